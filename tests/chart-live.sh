@@ -115,26 +115,21 @@ rights_and_policies() {
         fi
         check "controller: others write what they may" made test-editor v1:ConfigMap other '"a":"b"'
     }
-    # The objects of Toolsets: by their names and with their label only, and Deployments with what their Toolset names only.
+    # The objects of Toolsets: by their names and with their label only, and no Deployment with more than a bridge has.
     own_bridges() {
-        local definition=crds/toolsets.spillway.dev.yaml absent='' kind rest sort template
+        local sort template
         local pods='"app.kubernetes.io/name":"spillway-bridge","app.kubernetes.io/instance":"tools"'
-        kubectl get -f "$definition" > /dev/null 2>&1 || { absent=1; kubectl apply --server-side -f "$definition" > /dev/null; }
-        kubectl wait -f "$definition" --for=condition=Established --timeout=30s > /dev/null
         # deploys NAME POD_FIELDS [CONTAINER_FIELDS] [LABELS] : the controller makes that Deployment
         deploys() {
             template='{"metadata":{"labels":{'${4:-$pods}'}},"spec":{"serviceAccountName":"tools-toolset","automountServiceAccountToken":false,"containers":[{"name":"bridge","image":"i"'${3:+,$3}'}]'${2:+,$2}'}}'
-            made "$controller" apps/v1:Deployment "$1" "$ours" '"spec":{"selector":{"matchLabels":{'${4:-$pods}'}},"template":'"$template"'}'
+            printf '{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"%s","labels":{%s},"ownerReferences":[{"apiVersion":"spillway.dev/v1alpha1","kind":"Toolset","name":"%s","uid":"u"}]},%s}' "$1" "$ours" "${owner:-tools}" '"spec":{"selector":{"matchLabels":{'${4:-$pods}'}},"template":'"$template"'}' | as "$controller" create --dry-run=server -f -
         }
-        check "controller-deployments: none without a Toolset" soon refused "no params found" deploys tools-toolset ''
-        printf '{apiVersion: spillway.dev/v1alpha1, kind: Toolset, metadata: {name: tools}, spec: {image: i, definitions: [{configMapRef: {name: d}}], allowedCommands: [/bin/x], credentials: [{name: a, secretRef: {name: theirs}}]}}' | kubectl -n "$live" apply --server-side -f - > /dev/null
         check "controller-deployments: that of a Toolset" soon deploys tools-toolset ''
-        check "controller: no Deployment by another name" refused "of Toolsets only" deploys other ''
+        owner=others check "controller-deployments: not that of another Toolset" refused "belongs to the Toolset that it is named after" deploys tools-toolset ''
         check "controller-deployments: of bridges only" refused "is for a bridge" deploys tools-toolset '' '' '"app":"x"'
         check "controller-deployments: not an agent" refused "has no labels of agents" deploys tools-toolset '' '' "$pods"',"spillway.dev/agent":"x"'
         for sort in hostNetwork hostPID hostIPC; do check "controller-deployments: no $sort" refused "the node's namespaces" deploys tools-toolset "\"$sort\":true"; done
-        check "controller-deployments: a Secret of its Toolset" deploys tools-toolset '"volumes":[{"name":"v","secret":{"secretName":"theirs"}}]'
-        check "controller-deployments: and no other" refused "only the Secrets that its Toolset names" deploys tools-toolset '"volumes":[{"name":"v","secret":{"secretName":"other"}}]'
+        check "controller-deployments: a Secret" deploys tools-toolset '"volumes":[{"name":"v","secret":{"secretName":"theirs"}}]'
         check "controller-deployments: no folder of the node" refused "volumes of these types only" deploys tools-toolset '"volumes":[{"name":"v","hostPath":{"path":"/"}}]'
         check "controller-deployments: no Secret among projected sources" refused "project ConfigMaps and the bridge's token only" deploys tools-toolset '"volumes":[{"name":"v","projected":{"sources":[{"secret":{"name":"theirs"}}]}}]'
         check "controller-deployments: the bridge's token" deploys tools-toolset '"volumes":[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"audience":"spillway.dev/bridge","path":"t"}}]}}]'
@@ -151,8 +146,6 @@ rights_and_policies() {
         check "controller: the NetworkPolicy of a bridge" made "$controller" networking.k8s.io/v1:NetworkPolicy tools-toolset "$ours" '"spec":{"podSelector":{"matchLabels":{'"$pods"'}}}'
         check "controller: around that bridge alone" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy other-toolset "$ours" '"spec":{"podSelector":{"matchLabels":{'"$pods"'}}}'
         check "controller: not around others' pods" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy tools-toolset "$ours" '"spec":{"podSelector":{}}'
-        kubectl -n "$live" delete toolset tools > /dev/null
-        [ -z "$absent" ] || kubectl delete -f "$definition" > /dev/null
     }
     # Checks the rights of tests/rights.txt, with one question to the server for each verb.
     the_matrix() {

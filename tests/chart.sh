@@ -153,7 +153,7 @@ check "cilium: except to the governor" says "port: 8443" egress -gateway --set n
 check "cilium: nor for the controller" lacks ipBlock egress "" --set networkPolicy.flavor=cilium
 for flavor in kubernetes cilium; do
     for component in '' -gateway; do
-        bridges() { egress "$component" --set networkPolicy.flavor=$flavor "$@" | grep -A6 'port: 8444'; }
+        bridges() { egress "$component" --set networkPolicy.flavor=$flavor "$@" | grep -A9 'port: 8444'; }
         check "$flavor: bridges are reached in all namespaces (spillway$component)" says "namespaceSelector: {}" bridges
         check "$flavor: or in the one that is served (spillway$component)" says "kubernetes.io/metadata.name: team-a" bridges --set namespaceScope=team-a
     done
