@@ -54,22 +54,22 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// When a Toolset is looked at.
 #[derive(Debug)]
-struct Schedule {
+struct LookSchedule {
     /// Uid, generation and whether it is being deleted, when the last look began.
-    version: Version,
+    version: ToolsetVersion,
     next: BootTime,
     /// What the last look remembered. `None` while a look is under way.
     memory: Option<LookMemory>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Version {
+struct ToolsetVersion {
     uid: Option<String>,
     generation: Option<i64>,
     deleting: bool,
 }
 
-impl Version {
+impl ToolsetVersion {
     fn of(metadata: &ObjectMeta) -> Self {
         Self { uid: metadata.uid.clone(), generation: metadata.generation, deleting: metadata.deletion_timestamp.is_some() }
     }
@@ -77,18 +77,22 @@ impl Version {
 
 /// The schedules of all Toolsets.
 #[derive(Debug, Default)]
-struct Schedules(HashMap<ObjectKey, Schedule>);
+struct LookSchedules(HashMap<ObjectKey, LookSchedule>);
 
-impl Schedules {
+impl LookSchedules {
     /// The Toolsets to look at now, at most `room`, those that waited longest first, with what is remembered of them. Forgets those that
     /// do not exist, and returns them.
     fn take_due(&mut self, stored: &[ObjectMeta], room: usize, now: BootTime) -> (Vec<(ObjectKey, LookMemory)>, Vec<ObjectKey>) {
-        let versions: HashMap<ObjectKey, Version> = stored.iter().map(|metadata| (key_of(metadata), Version::of(metadata))).collect();
+        let versions: HashMap<ObjectKey, ToolsetVersion> =
+            stored.iter().map(|metadata| (key_of(metadata), ToolsetVersion::of(metadata))).collect();
         let gone: Vec<ObjectKey> = self.0.keys().filter(|key| !versions.contains_key(key)).cloned().collect();
         self.0.retain(|key, _| versions.contains_key(key));
         for (key, version) in versions {
-            let known =
-                self.0.entry(key).or_insert_with(|| Schedule { version: version.clone(), next: now, memory: Some(LookMemory::default()) });
+            let known = self.0.entry(key).or_insert_with(|| LookSchedule {
+                version: version.clone(),
+                next: now,
+                memory: Some(LookMemory::default()),
+            });
             if known.version != version {
                 known.next = known.next.min(now);
                 known.version = version;
@@ -126,7 +130,7 @@ fn key_of(metadata: &ObjectMeta) -> ObjectKey {
 
 /// Looks at each Toolset while we lead. Returns only with an error.
 pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
-    let mut schedules = Schedules::default();
+    let mut schedules = LookSchedules::default();
     let mut looks = JoinSet::new();
     let lookups = Lookups::default();
     let mut checks = tokio::time::interval(SCHEDULE_INTERVAL);

@@ -13,7 +13,7 @@ fn names(due: &[(ObjectKey, LookMemory)]) -> Vec<&str> {
 
 #[test]
 fn each_is_looked_at_at_once_after_a_change_and_then_at_intervals() {
-    let (mut schedules, start) = (Schedules::default(), BootTime::default());
+    let (mut schedules, start) = (LookSchedules::default(), BootTime::default());
     let at = |seconds| start.after(Duration::from_secs(seconds));
     let both = [metadata("a", 1), metadata("b", 1)];
     let (due, _) = schedules.take_due(&both, 8, start);
@@ -38,7 +38,7 @@ fn each_is_looked_at_at_once_after_a_change_and_then_at_intervals() {
 
 #[test]
 fn few_are_looked_at_at_once_and_those_that_waited_longest_first() {
-    let (mut schedules, start) = (Schedules::default(), BootTime::default());
+    let (mut schedules, start) = (LookSchedules::default(), BootTime::default());
     let stored: Vec<ObjectMeta> = ["a", "b", "c"].map(|name| metadata(name, 1)).into();
     assert_eq!(names(&schedules.take_due(&stored, 2, start).0), ["a", "b"]);
     let later = start.after(Duration::from_secs(1));
@@ -47,7 +47,7 @@ fn few_are_looked_at_at_once_and_those_that_waited_longest_first() {
 
 #[test]
 fn those_that_are_gone_are_forgotten() {
-    let (mut schedules, start) = (Schedules::default(), BootTime::default());
+    let (mut schedules, start) = (LookSchedules::default(), BootTime::default());
     let (due, gone) = schedules.take_due(&[metadata("a", 1)], 8, start);
     assert_eq!((due.len(), gone.len()), (1, 0));
     let (due_then, gone) = schedules.take_due(&[], 8, start);
