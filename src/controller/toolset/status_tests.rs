@@ -61,13 +61,14 @@ fn a_bridge_that_answers_serves() {
 
 #[test]
 fn each_obstacle_has_its_reason() {
-    let with = |change: fn(&mut ToolsetFacts)| {
+    type Change = fn(&mut ToolsetFacts);
+    let with = |change: Change| {
         let mut facts = serving();
         change(&mut facts);
         let next = status(&facts, None);
         (words(&next, "Ready"), message(&next, "Ready"))
     };
-    let cases: [(fn(&mut ToolsetFacts), &str, &str); 8] = [
+    let cases: [(Change, &str, &str); 8] = [
         (|facts| facts.invalid_spec = Some("no wildcard".into()), "InvalidSpec", "no wildcard"),
         (|facts| (facts.objects, facts.definitions) = (ObjectsState::NotMade, missing()), "DefinitionsInvalid", "DefinitionsValid says"),
         (|facts| facts.objects = ObjectsState::Waiting("Service/x".into()), "Starting", "Service/x"),
