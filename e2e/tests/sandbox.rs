@@ -1,16 +1,19 @@
 //! The sandbox around an agent's program, in real pods: a hostile program, with the same attacks beside the sandbox as a control, and
 //! what an agent says about it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use kube::ResourceExt as _;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
 
-use crate::support::exec::sh;
+use crate::support::exec::{sh, spillway};
 use crate::support::fleet::log;
-use crate::support::history::has_condition;
+use crate::support::history::{History, has_condition};
 use crate::support::work::{UNTIL_TOLD, holder};
-use crate::support::{TestNamespace, eventually};
+use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Every attack on the supervisor, with its name and its answer.
 const ALL_ATTACKS: &str = "export ATTACK_PID=1 ATTACK_INSIDE=/workspace ATTACK_OUTSIDE=/foreign ATTACK_PORT=9 ATTACK_SOCKET=none ATTACK_DESCRIPTOR=100
@@ -263,6 +266,113 @@ async fn refused_system_calls_count_for_supervision() {
     assert_eq!((last.signal.as_str(), last.action.as_str()), ("RuleViolated/SandboxViolation", "Pause"), "{last:?}");
     assert!(last.message.contains("the sandbox has refused 6 system calls of the agent: modify_ldt"), "{last:?}");
     assert_eq!(status.sandbox.and_then(|sandbox| sandbox.refused), Some(vec!["modify_ldt".to_owned()]));
+    room.close().await;
+}
+
+/// What this controller has counted of sandboxes, by pool and kind.
+async fn counted(controller: &Operator) -> BTreeMap<String, u64> {
+    let (_, text) = controller.get("/metrics").await.expect("metrics");
+    let series = text.lines().filter_map(|line| line.strip_prefix("spillway_pool_sandbox_refusals_total{"));
+    let parse = |line: &str| {
+        let (labels, count) = line.split_once("} ")?;
+        let label = |name: &str| labels.split(',').find_map(|label| label.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
+        Some((format!("{} {}", label("pool")?, label("kind")?), count.parse().ok()?))
+    };
+    series.map(|line| parse(line).unwrap_or_else(|| panic!("a sample: {line}"))).collect()
+}
+
+async fn wait_until_counted(controller: &Operator, expected: &[(&str, u64)]) {
+    let expected: BTreeMap<String, u64> = expected.iter().map(|(series, count)| ((*series).to_owned(), *count)).collect();
+    eventually("the controller has counted what the sandboxes said", async || {
+        let counted = counted(controller).await;
+        check_state(counted == expected, || format!("{counted:?}"))
+    })
+    .await;
+}
+
+/// Waits until the current leader has a report of this agent. Only this test's own call changes the action.
+async fn wait_for_report(room: &TestNamespace, agent: &str, action: &str) {
+    eventually(&format!("{agent} has reported {action:?}"), async || {
+        let said = spillway(room, agent, &["progress", action]).await;
+        let agent: Agent = room.api().get(agent).await.map_err(|error| error.to_string())?;
+        let stored = agent.status.and_then(|status| status.current_action);
+        check_state(stored.as_deref() == Some(action), || format!("{stored:?} {said:?}"))
+    })
+    .await;
+}
+
+/// Every intervention of a supervisor so far, with its pool.
+async fn interventions(history: &History) -> BTreeSet<String> {
+    let last = |agent: &Agent| {
+        let last = agent.status.as_ref()?.interventions.as_ref()?.last()?;
+        Some(format!("{}: {} {}: {}", agent.spec.pool_ref.name, last.signal, last.action, last.message))
+    };
+    history.of_agents(last).await
+}
+
+/// A sandbox counts from the start of its pod on, and tells each leader the whole count. A leader that took the count of its first report
+/// for new would count twice, and raise signals again.
+#[tokio::test]
+async fn a_new_leader_counts_nothing_again_and_raises_no_signal_for_what_is_only_observed() {
+    let room = TestNamespace::open("recounted").await;
+    let mut first = room.operator("first");
+    first.leads(&room).await;
+    let history = History::start(&room);
+    let script = "look() { cat /foreign/secret; for call in $1; do spillway-attacks segment-table; done; }
+                  look '1 2'; until [ -e /workspace/go ]; do sleep 1; done; look '3 4 5'; exec sleep 100000";
+    // Two refused calls before the change and three after it. One signal pauses the agent that is only observed. The other one is the
+    // control: it must not be paused for five, and must be for three of the new leader.
+    let rule =
+        |count: u32| json!({"signal": "RuleViolated", "rule": "SandboxViolation", "count": count, "windowSeconds": 3600, "do": "Pause"});
+    let isolation = json!({"landlock": "Required", "seccomp": "AgentStrict"});
+    let observes = json!({"landlock": "Required", "seccomp": "AgentStrict", "mode": "Observe"});
+    let mut names = Vec::new();
+    for (pool, isolation, count) in [("observed", observes, 1), ("enforced", isolation, 3)] {
+        let mut spec = attackers(json!({"isolation": isolation}), script);
+        spec["supervision"] = json!({"rules": [rule(count)]});
+        room.apply_pool(pool, spec).await;
+        names.push(wait_for_sandbox(&room, pool).await.0.name_any());
+    }
+    let [observed, enforced] = <[String; 2]>::try_from(names).expect("two agents");
+    wait_until_counted(&first, &[("observed File", 1), ("observed SystemCall", 2), ("enforced SystemCall", 2)]).await;
+    let expected = ["modify_ldt", "read /foreign/secret"];
+    let refused = async |name: &str| {
+        let agent: Agent = room.api().get(name).await.expect("an Agent");
+        agent.status.and_then(|status| status.sandbox?.refused).unwrap_or_default()
+    };
+    eventually("the Agent names what would be refused", async || {
+        let refused = refused(&observed).await;
+        check_state(refused == expected, || format!("{refused:?}"))
+    })
+    .await;
+    assert_eq!(interventions(&history).await, BTreeSet::new());
+
+    let second = room.operator("second");
+    first.signal(Signal::KILL);
+    assert!(!first.ended().await.success());
+    second.leads(&room).await;
+    for agent in [&observed, &enforced] {
+        wait_for_report(&room, agent, "after the change").await;
+    }
+    assert_eq!(counted(&second).await, BTreeMap::new(), "all of it was counted by the first leader");
+    assert_eq!(interventions(&history).await, BTreeSet::new());
+    assert_eq!(refused(&observed).await, expected);
+
+    for agent in [&observed, &enforced] {
+        sh(&room, agent, "touch /workspace/go").await.ok();
+    }
+    wait_until_counted(&second, &[("observed File", 1), ("observed SystemCall", 3), ("enforced SystemCall", 3)]).await;
+    eventually("what was refused is a signal for the new leader", async || {
+        let agent: Agent = room.api().get(&enforced).await.map_err(|error| error.to_string())?;
+        check_state(has_condition(&agent, "Paused", "True", "PausedBySupervisor"), || format!("{:?}", agent.status))
+    })
+    .await;
+    // The leader has decided about the observed agent since, because it has stored a later report.
+    wait_for_report(&room, &observed, "after the second look").await;
+    assert_eq!(refused(&observed).await, expected);
+    let interventions = interventions(&history).await;
+    let of_control = "enforced: RuleViolated/SandboxViolation Pause: the sandbox has refused 5 system calls of the agent: modify_ldt";
+    assert!(interventions.iter().all(|one| one.starts_with(of_control)) && interventions.len() == 1, "{interventions:#?}");
     room.close().await;
 }
 

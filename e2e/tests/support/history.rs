@@ -73,7 +73,7 @@ impl History {
     }
 
     /// The values of `says` for all states of all Agents until now.
-    async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
+    pub async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
         self.wait_until_current().await;
         self.agents.lock().expect("not poisoned").iter().filter_map(|(_, agent)| says(agent)).collect()
     }
