@@ -115,14 +115,19 @@ impl BenchNamespace {
     }
 
     /// Applies a pool with `spec`, to which this adds the agents' program and their nodes.
-    pub async fn apply(&self, name: &str, nodes: Nodes, command: &[&str], mut spec: Value) -> anyhow::Result<()> {
+    pub async fn apply(&self, name: &str, nodes: Nodes, command: &[&str], spec: Value) -> anyhow::Result<()> {
+        self.apply_limited(name, nodes, command, "100m", spec).await
+    }
+
+    /// The same with this limit of processor time for the program's container.
+    pub async fn apply_limited(&self, name: &str, nodes: Nodes, command: &[&str], cpu: &str, mut spec: Value) -> anyhow::Result<()> {
         spec["scheduling"] = match nodes {
             Nodes::Fake => json!({"nodeSelector": {"type": "kwok"}, "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}]}),
             Nodes::Real => json!({"nodeSelector": {"kubernetes.io/os": "linux"}}),
         };
         // KWOK's nodes have no storage to reserve.
         let requests = json!({"cpu": "5m", "memory": "8Mi", "ephemeral-storage": "0"});
-        let resources = json!({"requests": requests, "limits": {"cpu": "100m", "memory": "32Mi", "ephemeral-storage": "64Mi"}});
+        let resources = json!({"requests": requests, "limits": {"cpu": cpu, "memory": "32Mi", "ephemeral-storage": "64Mi"}});
         spec["agent"] = json!({"image": "localhost/spillway/demo-agent:dev", "command": command, "resources": resources});
         let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": name}, "spec": spec});
         let params = PatchParams::apply("bench").force();

@@ -96,6 +96,7 @@ pub struct Row {
     unit: &'static str,
     median: f64,
     min: f64,
+    p99: f64,
     max: f64,
     values: Vec<f64>,
     goal: Option<&'static str>,
@@ -110,7 +111,7 @@ impl Row {
     /// One that was taken several times.
     pub fn spread(what: impl Into<String>, values: Vec<f64>, unit: &'static str) -> Self {
         let at = |percent| percentile(&values, percent);
-        Self { what: what.into(), unit, median: at(50.0), min: at(0.0), max: at(100.0), goal: None, values }
+        Self { what: what.into(), unit, median: at(50.0), min: at(0.0), p99: at(99.0), max: at(100.0), goal: None, values }
     }
 
     /// Adds the goal of the number.
@@ -121,10 +122,10 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, unit, median, min, max, values, goal } = self;
+        let Self { what, unit, median, min, p99, max, values, goal } = self;
         write!(f, "{what:<60} {median:>9.2} {unit}")?;
         if values.len() > 1 {
-            write!(f, " (median of {}; {min:.2} to {max:.2})", values.len())?;
+            write!(f, " (median of {}; min {min:.2}, p99 {p99:.2}, max {max:.2})", values.len())?;
         }
         goal.map_or(Ok(()), |goal| write!(f, " [goal: {goal}]"))
     }
