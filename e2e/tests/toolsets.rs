@@ -149,6 +149,27 @@ impl Scene {
         self.namespace.api::<Pod>().list(&selected).await.expect("the pods").items
     }
 
+    /// Begins a call that takes long, the `count`th, and waits until its program runs.
+    async fn begin_slow(&self, agent: &str, count: usize) {
+        sh(&self.namespace, agent, &format!("{EXECUTE}\nexecute slow '{{}}' >/dev/null 2>&1 & sleep 1")).await;
+        eventually("the program runs", async || {
+            let audit = self.audit().await;
+            let started = audit.iter().filter(|event| event["event"] == "Start" && event["program"] == "slow").count();
+            check_state(started == count, || format!("{audit:?}"))
+        })
+        .await;
+    }
+
+    /// Waits until so many programs were ended because nobody waited for them.
+    async fn wait_for_cancelled(&self, count: usize) {
+        eventually("the program was ended", async || {
+            let audit = self.audit().await;
+            let ended = audit.iter().filter(|event| event["event"] == "End" && event["status"] == "cancelled").count();
+            check_state(ended == count, || format!("{audit:?}"))
+        })
+        .await;
+    }
+
     /// The records of the audit log, which the bridge writes to its standard output.
     async fn audit(&self) -> Vec<Value> {
         let mut events = Vec::new();
@@ -233,7 +254,8 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     .await;
     assert_eq!(server.deployed(), ["v7"], "none of these deployed anything");
     // The right token with the right item is what it takes.
-    let answer = call(&zombie).await;
+    let now = format!("{}/{}", item.uid().expect("a uid"), lease.epoch);
+    let answer = call(&zombie.with_header(ITEM_HEADER, &now)).await;
     assert!(answer.status == 200 && answer.json()["result"]["structuredContent"]["status"] == "ok", "{answer:?}");
     assert_eq!(server.deployed(), ["v7", "v9"]);
     namespace.release_item("release").await;
@@ -272,14 +294,26 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     assert!(!scene.server.deployed().is_empty());
     scene.define(definitions(&address)).await;
     scene.wait_for("DefinitionsValid", "True", "Valid").await;
-    // An agent that ends loses its call, and the bridge ends the program.
-    let calling = sh(namespace, &agent, &format!("{EXECUTE}\nexecute slow '{{}}' >/dev/null 2>&1 & sleep 1"));
-    calling.await;
-    eventually("the program runs", async || {
-        let audit = scene.audit().await;
-        check_state(audit.iter().any(|event| event["event"] == "Start" && event["program"] == "slow"), || format!("{audit:?}"))
+    // A program of which the client goes away is ended, and so is one of an agent that is paused, and of one that ends.
+    scene.begin_slow(&agent, 1).await;
+    sh(namespace, &agent, "pkill wget").await;
+    scene.wait_for_cancelled(1).await;
+    scene.begin_slow(&agent, 2).await;
+    let paused = async |paused: bool| {
+        let patch = json!({"spec": {"paused": paused}});
+        namespace.api::<Agent>().patch(&agent, &PatchParams::default(), &Patch::Merge(patch)).await.expect("patched");
+    };
+    paused(true).await;
+    scene.wait_for_cancelled(2).await;
+    let refused = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v2\"}}'")).await.out;
+    assert!(refused.contains("403"), "{refused}");
+    paused(false).await;
+    eventually("the agent may call again", async || {
+        let answer = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v3\"}}'")).await.out;
+        check_state(answer.contains("deployed v3"), || answer)
     })
     .await;
+    scene.begin_slow(&agent, 3).await;
     let pod = namespace.api::<Pod>().get(&agent).await.expect("its pod");
     let token = token_of(namespace, &pod).await;
     // Its pool makes no other.
@@ -287,11 +321,7 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     namespace.api::<AgentPool>().patch("coders", &PatchParams::default(), &Patch::Merge(none)).await.expect("patched");
     let deleted = namespace.api::<Agent>().delete(&agent, &DeleteParams::default()).await;
     assert!(deleted.is_ok() || namespace.api::<Agent>().get_opt(&agent).await.expect("an answer").is_none());
-    eventually("the program was ended", async || {
-        let audit = scene.audit().await;
-        check_state(audit.iter().any(|event| event["event"] == "End" && event["status"] == "cancelled"), || format!("{audit:?}"))
-    })
-    .await;
+    scene.wait_for_cancelled(3).await;
     let ended = Caller::anonymous_at_gateway(namespace).await.with_token(&token);
     eventually("the agent's token is refused", async || {
         let refusal = ended.post("/mcp/deploy", json!({})).await;

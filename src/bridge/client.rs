@@ -18,6 +18,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
+use spillway_pod::keep_alive::keep_alive;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -27,7 +28,7 @@ use crate::cluster::token::Reviewer;
 use crate::pki::bridge_tls;
 use crate::pki::tls::Serving;
 use crate::wire::tools::{BRIDGE_IDENTITY_PATH, BRIDGE_STATUS_PATH, BridgeStatus};
-use crate::wire::{BRIDGE_AUDIENCE, BRIDGE_TLS_NAME};
+use crate::wire::{BRIDGE_AUDIENCE, BRIDGE_TLS_NAME, Refusal};
 
 /// How long TCP and TLS may take, and each of the short requests.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,12 +86,19 @@ impl BridgeClient {
         Ok(Self { connector, reviewer: Reviewer::new(api, BRIDGE_AUDIENCE) })
     }
 
-    /// A connection to the bridge of this account.
-    pub async fn connect(&self, address: SocketAddr, account: &BridgeAccount) -> Result<BridgeConnection, BridgeError> {
+    /// A connection to the bridge of this account. `may_review` is called before the API server is asked about an unknown token: what
+    /// answers may show another one each time.
+    pub async fn connect(
+        &self,
+        address: SocketAddr,
+        account: &BridgeAccount,
+        may_review: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<BridgeConnection, BridgeError> {
         let unreachable = |why: String| BridgeError::Unreachable(why);
         let connecting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
+            keep_alive(&stream)?;
             let name = ServerName::try_from(BRIDGE_TLS_NAME).map_err(std::io::Error::other)?;
             self.connector.connect(name, stream).await
         };
@@ -103,23 +111,28 @@ impl BridgeClient {
         let task = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
         let mut connection = BridgeConnection { sender, task };
         let token = connection.get(BRIDGE_IDENTITY_PATH, MAX_TOKEN_BYTES).await?;
-        self.check(&token, account).await?;
+        self.check(&token, account, may_review).await?;
         Ok(connection)
     }
 
     /// What the bridge of this account serves.
     pub async fn status(&self, address: SocketAddr, account: &BridgeAccount) -> Result<BridgeStatus, BridgeError> {
-        let mut connection = self.connect(address, account).await?;
+        let mut connection = self.connect(address, account, || Ok(())).await?;
         connection.get_json(BRIDGE_STATUS_PATH, MAX_STATUS_BYTES).await
     }
 
     /// Whether a token is one of a pod of this account.
-    async fn check(&self, token: &[u8], account: &BridgeAccount) -> Result<(), BridgeError> {
+    async fn check(
+        &self,
+        token: &[u8],
+        account: &BridgeAccount,
+        may_review: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<(), BridgeError> {
         let not_it = |why: String| BridgeError::NotTheBridge(why);
         let token = std::str::from_utf8(token).map_err(|error| not_it(error.to_string()))?.trim();
         let bearer = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| not_it("it shows no token".to_owned()))?;
         let headers: HeaderMap = [(header::AUTHORIZATION, bearer)].into_iter().collect();
-        let holder = match self.reviewer.review(&headers, || Ok(())).await {
+        let holder = match self.reviewer.review(&headers, may_review).await {
             Ok(holder) => holder,
             Err(refusal) if refusal.code.is_retryable() => return Err(BridgeError::Unreachable(refusal.message)),
             Err(refusal) => return Err(not_it(refusal.message)),
@@ -149,6 +162,9 @@ impl BridgeConnection {
         let request = Request::builder().uri(path).body(Full::default()).map_err(|error| unreachable(error.to_string()))?;
         let getting = async {
             let response = send(&mut self.sender, request).await?;
+            if response.status().is_server_error() {
+                return Err(unreachable(format!("{path} is answered with {}", response.status())));
+            }
             if response.status() != StatusCode::OK {
                 return Err(BridgeError::NotTheBridge(format!("{path} is answered with {}", response.status())));
             }

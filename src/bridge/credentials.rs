@@ -10,30 +10,41 @@ use spillway_bridge::redaction::MIN_SECRET_BYTES;
 /// The most bytes of a credential.
 const MAX_CREDENTIAL_BYTES: u64 = 64 * 1024;
 
-/// The files of credentials, by the names of the credentials.
+/// The files of credentials.
 #[derive(Clone, Debug, Default)]
-pub struct CredentialFiles(BTreeMap<String, PathBuf>);
+pub struct CredentialFiles {
+    /// By the names of the credentials.
+    files: BTreeMap<String, PathBuf>,
+    /// The token of a ServiceAccount, which all programs may read.
+    token: Option<PathBuf>,
+}
 
 impl CredentialFiles {
     /// These files.
-    pub fn new(files: BTreeMap<String, PathBuf>) -> Self {
-        Self(files)
+    pub fn new(files: BTreeMap<String, PathBuf>, token: Option<PathBuf>) -> Self {
+        Self { files, token }
     }
 
     /// The files.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.0.values()
+        self.files.values()
     }
 
     /// The values of these credentials. A line feed at the end of a file is no part of its value.
     pub fn read(&self, names: &[String]) -> Result<BTreeMap<String, String>, String> {
         let read = |name: &String| {
-            let file = self.0.get(name).ok_or_else(|| format!("there is no credential {name}"))?;
+            let file = self.files.get(name).ok_or_else(|| format!("there is no credential {name}"))?;
             // The name of the file is not for agents.
             let value = read(file).map_err(|error| format!("the credential {name} cannot be read: {error}"))?;
             Ok((name.clone(), value))
         };
         names.iter().map(read).collect()
+    }
+
+    /// The token that all programs may read.
+    pub fn read_token(&self) -> Result<Option<String>, String> {
+        let token = self.token.as_ref().map(read).transpose();
+        token.map_err(|error| format!("the token of the ServiceAccount cannot be read: {error}"))
     }
 }
 
@@ -66,12 +77,13 @@ mod tests {
     fn a_credential_is_the_content_of_its_file_without_its_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("key");
-        let files = CredentialFiles::new([("key".to_owned(), file.clone())].into());
+        let files = CredentialFiles::new([("key".to_owned(), file.clone())].into(), Some(file.clone()));
         let read = || files.read(&["key".to_owned()]).map(|mut all| all.remove("key").expect("the key"));
         read().expect_err("no file");
         for (content, value) in [("abcdef", "abcdef"), ("abcdef\n", "abcdef"), ("abcdef\r\n", "abcdef"), ("abc\ndef\n\n", "abc\ndef\n")] {
             fs::write(&file, content).expect("a file");
             assert_eq!(read().as_deref(), Ok(value));
+            assert_eq!(files.read_token().expect("the token").as_deref(), Some(value));
         }
         for wrong in [vec![0xff; 9], b"abc\0def".to_vec(), vec![b'x'; 70_000], b"abcde\n".to_vec(), Vec::new()] {
             fs::write(&file, wrong).expect("a file");

@@ -40,6 +40,8 @@ pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list
 const PROCESS_RULE: &str = "process";
 /// After its time limit a program has this long to be ended.
 const END_MILLISECONDS: u64 = 10_000;
+/// The name of that token in an answer, in place of the token.
+const SERVICE_ACCOUNT_TOKEN: &str = "service-account-token";
 /// Where programs look for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Characters of the id of a call.
@@ -103,6 +105,8 @@ struct Ready {
     program: PinnedProgram,
     words: Vec<String>,
     credentials: BTreeMap<String, String>,
+    /// What is taken out of its answer.
+    secrets: Secrets,
     permits: BreakerPermits,
 }
 
@@ -256,8 +260,8 @@ impl Executor {
         program: &PinnedProgram,
         words: Vec<String>,
     ) -> Result<Begun, NotRun> {
-        let credentials = self.read_credentials(definition).await;
-        let credentials = credentials.map_err(|message| Box::new(Answer::not_run(Status::SpawnFailed, "credentials", message)))?;
+        let read = self.read_credentials(definition).await;
+        let (credentials, secrets) = read.map_err(|message| Box::new(Answer::not_run(Status::SpawnFailed, "credentials", message)))?;
         self.lock_admission().begin(&call.caller.name, definition, self.now_milliseconds()).map_err(busy)?;
         let within = u64::from(definition.timeout_seconds) * 1000;
         let permitted = self.lock_breakers().begin(&call.caller.name, within + END_MILLISECONDS, self.moment());
@@ -266,7 +270,7 @@ impl Executor {
             broken(&rejection)
         })?;
         let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials, permits })))
+        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials, secrets, permits })))
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
@@ -300,7 +304,7 @@ impl Executor {
 
     /// Runs the program of an admitted call.
     async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, end: CancellationToken) -> Answer {
-        let secrets = Secrets::new(&ready.credentials);
+        let secrets = &ready.secrets;
         let program = ready.program.clone();
         // The file may be read.
         let checked = tokio::task::spawn_blocking(move || program.check()).await;
@@ -324,7 +328,7 @@ impl Executor {
         // It may contain a million files.
         let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
         let answer = match ended {
-            Ok(ended) => answer(ended, &secrets),
+            Ok(ended) => answer(ended, secrets),
             Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, PROCESS_RULE, error.to_string()),
             Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, PROCESS_RULE, error.to_string()),
         };
@@ -356,9 +360,16 @@ impl Executor {
         program_process::run(&job, &variables, end).await
     }
 
-    async fn read_credentials(&self, definition: &Definition) -> Result<BTreeMap<String, String>, String> {
+    /// The credentials of a program, and what is taken out of its answer.
+    async fn read_credentials(&self, definition: &Definition) -> Result<(BTreeMap<String, String>, Secrets), String> {
         let (files, names) = (self.credentials.clone(), definition.credentials.clone());
-        let read = tokio::task::spawn_blocking(move || files.read(&names)).await;
+        let reading = move || {
+            let credentials = files.read(&names)?;
+            let token = files.read_token()?.map(|token| (SERVICE_ACCOUNT_TOKEN.to_owned(), token));
+            let secrets = Secrets::new(&credentials.clone().into_iter().chain(token).collect());
+            Ok((credentials, secrets))
+        };
+        let read = tokio::task::spawn_blocking(reading).await;
         read.unwrap_or_else(|error| Err(format!("the credentials cannot be read: {error}")))
     }
 

@@ -78,7 +78,7 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
     let ended = match &arguments.gateway_ca {
         Some(authorities) => {
             let tls = bridge_tls::server(authorities.clone()).context("--gateway-ca")?;
-            serve_tls(listener, tls, Bounds::BRIDGE, routes, metrics, stop).await
+            serve_tls(listener, tls, Bounds::TOOLSET, routes, metrics, stop).await
         }
         None => serve_plain(listener, Bounds::BRIDGE, routes, metrics, stop).await,
     };

@@ -29,6 +29,9 @@ pub struct ServeArguments {
     /// A credential that definitions may use; may be given several times
     #[arg(long = "credential", value_name = "NAME=FILE", value_parser = credential)]
     pub credentials: Vec<(String, PathBuf)>,
+    /// Folder with the token of a ServiceAccount, which all programs may read. The token is taken out of answers
+    #[arg(long, value_name = "DIR")]
+    pub service_account: Option<PathBuf>,
     /// The longest time limit of a program, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub max_seconds: u32,
@@ -71,12 +74,14 @@ impl ServeArguments {
     /// The sandbox of programs.
     pub fn sandbox(&self) -> SandboxSettings {
         let requirement = if self.require_sandbox { Requirement::Required } else { Requirement::Preferred };
-        SandboxSettings { landlock: requirement, syscalls: requirement, ..SandboxSettings::default() }
+        let readable = self.service_account.iter().map(|folder| folder.display().to_string()).collect();
+        SandboxSettings { landlock: requirement, syscalls: requirement, readable, ..SandboxSettings::default() }
     }
 
     /// The files of credentials.
     pub fn credential_files(&self) -> CredentialFiles {
-        CredentialFiles::new(self.credentials.iter().cloned().collect())
+        let token = self.service_account.as_ref().map(|folder| folder.join("token"));
+        CredentialFiles::new(self.credentials.iter().cloned().collect(), token)
     }
 }
 

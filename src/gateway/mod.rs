@@ -16,6 +16,7 @@
 //! | [`long_poll`] | long polls, and revoked agents |
 //! | [`lease_history`] | the last answers about leases, replayed after a rollback of the store |
 //! | [`limits`] | limits of calls, of one agent and of one namespace |
+//! | `log_quota` | how many lines of the log refused callers may cause |
 //! | [`meter`] | the session with the ledger: holds and settles, and their journal |
 //! | [`credentials`] | the team's credentials for models and git |
 //! | `origin_dialer` | connections to listed origins, at checked addresses |
@@ -42,6 +43,7 @@ pub mod git;
 pub mod governor;
 pub mod lease_history;
 pub mod limits;
+mod log_quota;
 pub mod long_poll;
 pub mod meter;
 pub mod models;

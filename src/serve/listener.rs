@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
+use spillway_pod::keep_alive::keep_alive;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -148,6 +149,7 @@ async fn serve_connection(
     stop: &CancellationToken,
 ) -> Result<(), Trouble> {
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     let Some(acceptor) = acceptor else { return drive(stream, Protocol::Http1, bounds, routes, connection, stop).await };
     let stream = tokio::select! {
         shaken = tokio::time::timeout_at(connection.strange_deadline(), tls_handshake(stream, &acceptor, connection)) => shaken??,

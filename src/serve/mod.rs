@@ -113,6 +113,9 @@ impl Bounds {
         capacity: Capacity { strange: 64, strange_per_address: 64, known: 86, known_per_address: 64 },
         ..Self::AGENTS
     };
+    /// Bounds of a bridge in the cluster. Its clients are gateways, each with up to 64 requests of the agents of its namespace, and the leader.
+    pub const TOOLSET: Self =
+        Self { capacity: Capacity { strange: 64, strange_per_address: 64, known: 684, known_per_address: 512 }, ..Self::BRIDGE };
     /// Bounds of health and metrics. These need no token, so all connections are strange.
     pub const HEALTH: Self = Self {
         listener: "health",

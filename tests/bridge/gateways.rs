@@ -74,7 +74,7 @@ impl Toolset {
 
     async fn connect(&self, shown: Option<&PemKeyPair>, account: &str) -> Result<BridgeConnection, BridgeError> {
         let account = BridgeAccount { namespace: "team".into(), service_account: account.into() };
-        Self::client(shown).connect(self.address(), &account).await
+        Self::client(shown).connect(self.address(), &account, || Ok(())).await
     }
 
     /// A call of the program `say` over a connection of a gateway.

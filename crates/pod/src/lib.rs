@@ -19,6 +19,7 @@
 //! | `asked_body` | a request whose body is sent when the server asks for it | |
 //! | [`clock`] | time since boot, and the wall clock for people | |
 //! | [`files`] | small files that are written whole or not at all | |
+//! | [`keep_alive`] | probes on TCP connections that may be silent for long | |
 //! | [`lines`] | JSON over the unix socket, one object per line, of bounded length | |
 //! | [`log`] | log lines of our own processes on standard error | |
 //! | [`random`] | keys, and the jitter of retries, from the kernel | |
@@ -31,6 +32,7 @@ pub mod command;
 pub mod external;
 pub mod files;
 pub mod install;
+pub mod keep_alive;
 pub mod lines;
 pub mod link;
 pub mod local_sandbox;

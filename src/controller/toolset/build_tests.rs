@@ -156,6 +156,7 @@ fn each_field_of_the_spec_is_in_the_pod() {
         "--allow /usr/bin/git --allow /opt/tools/*",
         "--credential git-token=/spillway/credentials/git-token/token",
         &format!("--credential {long}=/spillway/credentials/{long}/pass.word"),
+        "--service-account /var/run/secrets/kubernetes.io/serviceaccount",
         "--max-seconds 900",
         "--audit-file /spillway/audit/audit.jsonl",
     ] {

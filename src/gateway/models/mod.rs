@@ -288,7 +288,8 @@ mod tests {
         // Each body is in memory twice, and its parsed values take up to 16 MiB.
         let bodies = 2 * MODEL_BODY_LIMITS.total_bytes
             + LARGE_BODY_READER_BOUNDS.total * 16 * MIB
-            + crate::gateway::routes::AGENT_BODY_LIMITS.total_bytes;
+            + crate::gateway::routes::AGENT_BODY_LIMITS.total_bytes
+            + crate::gateway::tools::TOOL_BODY_LIMITS.total_bytes;
         assert!(bodies <= CONTAINER / 2, "{bodies} bytes for bodies");
         let (Bounds { total: readers, per_namespace: of_one, .. }, BodyLimits { total_bytes: all, max_body_bytes: most, .. }) =
             (LARGE_BODY_READER_BOUNDS, MODEL_BODY_LIMITS);

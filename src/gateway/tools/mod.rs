@@ -15,7 +15,7 @@ mod outcome;
 mod state;
 mod watch;
 
-pub use self::state::Tools;
+pub use self::state::{TOOL_BODY_LIMITS, Tools};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,15 +29,14 @@ use http_body_util::Full;
 use hyper::Method;
 
 use self::watch::{Watch, ask};
-use super::call_slot::CallSlot;
-use super::caller::identify;
+use super::call_slot::{self, CallSlot};
+use super::caller::{identify, may_review_token};
 use super::download::download;
 use super::models::item;
 use super::state::Gateway;
 use super::transfer_record::TransferRecord;
 use crate::bridge::client::{BridgeAccount, BridgeAnswer, BridgeError};
 use crate::cluster::token::PodIdentity;
-use crate::serve::Peer;
 use crate::telemetry::TransferKind;
 use crate::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER};
 use crate::wire::meter::ITEM_HEADER;
@@ -51,6 +50,8 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 const RETRY_SECONDS: u32 = 5;
 /// Headers of a program's request that go to the bridge, besides those of MCP.
 const FORWARDED_HEADERS: [HeaderName; 4] = [header::ACCEPT, header::CONTENT_TYPE, header::ORIGIN, header::USER_AGENT];
+/// The most bytes of the name of a Toolset.
+const MAX_TOOLSET_NAME_BYTES: usize = 63;
 /// Start of the names of MCP's headers.
 const MCP_HEADER_PREFIX: &str = "mcp-";
 
@@ -64,24 +65,56 @@ struct Call<'a> {
 
 /// Answers a request below [`TOOLS_PATH_PREFIX`].
 pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Result<Response, Refusal> {
-    let pod = identify(gateway, request.headers(), request.extensions()).await.inspect_err(|refusal| {
-        gateway.metrics.tool_call(refusal.code.label());
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
-        tracing::info!(peer, path = request.uri().path(), outcome = refusal.code.label(), "tool call of an unknown caller");
-    })?;
+    let mut caller = LoggedCaller::default();
+    let answered = carry(gateway, request, &mut caller).await;
+    match &answered {
+        Ok(answer) => caller.log(gateway, outcome::of_answer(answer.status(), answer.headers())),
+        Err(refusal) => {
+            let outcome = refusal.code.label();
+            // Any pod can cause them, at any rate. The metric counts all.
+            if gateway.tools.refusal_lines.take(call_slot::now()) {
+                caller.log(gateway, outcome)
+            } else {
+                gateway.metrics.tool_call(outcome)
+            }
+        }
+    }
+    answered
+}
+
+/// What is logged of a caller, as far as it is known.
+#[derive(Default)]
+struct LoggedCaller {
+    pod: PodIdentity,
+    toolset: String,
+    item: Option<LeaseRef>,
+}
+
+impl LoggedCaller {
+    fn log(&self, gateway: &Gateway, outcome: &'static str) {
+        let Self { pod, toolset, item } = self;
+        gateway.metrics.tool_call(outcome);
+        let item = item.as_ref().map(|item| item.uid.as_str()).unwrap_or_default();
+        tracing::info!(namespace = pod.namespace, agent = pod.name, item, toolset, outcome, "tool call");
+    }
+}
+
+async fn carry(gateway: &Arc<Gateway>, request: Request, caller: &mut LoggedCaller) -> Result<Response, Refusal> {
+    let toolset = request.uri().path().strip_prefix(TOOLS_PATH_PREFIX).filter(|name| is_toolset_name(name));
+    caller.toolset = toolset.ok_or_else(|| Refusal::new(Code::NoSuchCall, "the path of a Toolset is /mcp/NAME"))?.to_owned();
+    caller.pod = identify(gateway, request.headers(), request.extensions()).await?;
     if request.method() != Method::POST {
         return Err(Refusal::new(Code::WrongMethod, "this path accepts only POST"));
     }
     let (head, body) = request.into_parts();
-    let toolset = head.uri.path().strip_prefix(TOOLS_PATH_PREFIX).filter(|name| !name.is_empty() && !name.contains('/'));
-    let toolset = toolset.ok_or_else(|| Refusal::new(Code::NoSuchCall, "the path of a Toolset is /mcp/NAME"))?;
-    let call = Call { gateway, pod: &pod, toolset, item: item(&head.headers)? };
-    let answered = call.answer(&head.headers, body).await;
-    call.log(match &answered {
-        Ok(answer) => outcome::of_answer(answer.status(), answer.headers()),
-        Err(refusal) => refusal.code.label(),
-    });
-    answered
+    caller.item = item(&head.headers)?;
+    Call { gateway, pod: &caller.pod, toolset: &caller.toolset, item: caller.item.clone() }.answer(&head.headers, body).await
+}
+
+/// Whether a Toolset may have this name.
+fn is_toolset_name(name: &str) -> bool {
+    let of_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=MAX_TOOLSET_NAME_BYTES).contains(&name.len()) && name.bytes().all(of_label)
 }
 
 impl Call<'_> {
@@ -123,7 +156,8 @@ impl Call<'_> {
             *request.headers_mut() = asserted(headers, pod, target.item.as_ref()).map_err(|error| wrong(error.to_string()))?;
         }
         let request = request.map_err(|error| wrong(error.to_string()))?;
-        let connected = gateway.tools.client.connect(address, &account).await;
+        let may_review = || may_review_token(gateway, &format!("bridges of {}", pod.namespace));
+        let connected = gateway.tools.client.connect(address, &account, may_review).await;
         let answer = match connected {
             Ok(connection) => connection.send(request).await,
             Err(error) => Err(error),
@@ -134,13 +168,6 @@ impl Call<'_> {
             }
             Refusal::new(Code::DestinationUnreachable, format!("Toolset/{toolset}: {error}")).retry_after(RETRY_SECONDS)
         })
-    }
-
-    fn log(&self, outcome: &'static str) {
-        let Self { gateway, pod, toolset, item } = self;
-        gateway.metrics.tool_call(outcome);
-        let item = item.as_ref().map(|item| item.uid.as_str()).unwrap_or_default();
-        tracing::info!(namespace = pod.namespace, agent = pod.name, item, toolset, outcome, "tool call");
     }
 }
 
@@ -168,6 +195,12 @@ fn passed_on(status: StatusCode, from: &HeaderMap) -> (StatusCode, HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_names_a_toolset_or_nothing() {
+        assert!(["deploy", "a", "a-1"].into_iter().all(is_toolset_name) && is_toolset_name(&"a".repeat(63)));
+        assert!(!["", "a/b", "..", "A", "a.b", "a%20", "\u{e4}"].into_iter().any(is_toolset_name) && !is_toolset_name(&"a".repeat(64)));
+    }
 
     #[test]
     fn the_bridge_hears_from_the_gateway_who_calls_and_from_the_program_nothing_but_mcp() {

@@ -10,13 +10,15 @@ use tokio_util::sync::CancellationToken;
 use crate::bridge::client::BridgeClient;
 use crate::gateway::connection_slots::{ConnectionBounds, ConnectionSlots};
 use crate::gateway::limits::Limits;
+use crate::gateway::log_quota::LogQuota;
 use crate::serve::fair_semaphore::Bounds;
 use crate::serve::request_body::{BodyLimits, BodyMemory};
 use crate::wire::tools::MAX_REQUEST_BYTES;
 
-/// Requests at once. Each waits for its program, with one connection to a bridge.
+/// Requests at once. Each waits for its program, with one connection to a bridge, for as long as an hour. So few namespaces must not have
+/// all, even if their bridges never answer.
 const REQUEST_BOUNDS: ConnectionBounds =
-    ConnectionBounds { all: Bounds { total: 512, per_namespace: 256, max_waiting: 1024 }, per_agent: 8, wait: Duration::from_secs(30) };
+    ConnectionBounds { all: Bounds { total: 512, per_namespace: 64, max_waiting: 256 }, per_agent: 8, wait: Duration::from_secs(30) };
 /// Requests in memory, until the bridge has answered.
 pub const TOOL_BODY_LIMITS: BodyLimits = BodyLimits {
     max_body_bytes: MAX_REQUEST_BYTES,
@@ -34,6 +36,8 @@ pub struct Tools {
     pub(super) bodies: BodyMemory,
     /// Requests that are being decided: apart from other calls, or a heartbeat would wait behind them.
     pub(super) decisions: Mutex<Limits>,
+    /// Lines of the log about refusals: any pod can cause them.
+    pub(super) refusal_lines: LogQuota,
     /// Ends all requests.
     pub(super) stopping: CancellationToken,
 }
@@ -42,7 +46,7 @@ impl Tools {
     /// No request is under way.
     pub fn new(client: BridgeClient) -> Self {
         let (slots, bodies) = (ConnectionSlots::new(REQUEST_BOUNDS), BodyMemory::new(TOOL_BODY_LIMITS));
-        Self { client, slots, bodies, decisions: Mutex::default(), stopping: CancellationToken::new() }
+        Self { client, slots, bodies, decisions: Mutex::default(), refusal_lines: LogQuota::default(), stopping: CancellationToken::new() }
     }
 
     /// Ends all requests.

@@ -36,10 +36,13 @@ impl Watch {
         Self { gateway, pod, asked, revoked, until: Instant::now() + REQUEST_TIMEOUT }
     }
 
-    /// The bridge, if the agent may call it now.
-    pub async fn target(&self) -> Result<ToolsetTarget, Refusal> {
+    /// The bridge, if the agent may call it now. From now on the request is for the item that is told to the bridge, also if the program
+    /// named none.
+    pub async fn target(&mut self) -> Result<ToolsetTarget, Refusal> {
         let target = ask(&self.gateway, &self.pod, &self.asked).await?;
-        target.ok_or_else(|| Refusal::new(Code::Internal, "the governor names no bridge"))
+        let target = target.ok_or_else(|| Refusal::new(Code::Internal, "the governor names no bridge"))?;
+        self.asked.item.clone_from(&target.item);
+        Ok(target)
     }
 
     /// Waits for `work`, as long as the request may go on.

@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::files;
+use crate::keep_alive::keep_alive;
 
 /// Bytes of a request or an answer that is carried, in each direction of a connection. There may be a hundred at once.
 const CARRY_BUFFER_BYTES: usize = 32 * 1024;
@@ -257,6 +258,7 @@ impl Gateway {
         let connecting = async {
             let stream = TcpStream::connect(&self.address).await?;
             stream.set_nodelay(true)?;
+            keep_alive(&stream)?;
             TlsConnector::from(config).connect(name, stream).await
         };
         timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| Silence::TimeOut)?.map_err(Silence::Connect)

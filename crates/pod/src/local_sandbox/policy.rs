@@ -2,8 +2,8 @@
 //! system is asked through a function that the caller gives.
 //!
 //! What always holds: the longest path of [`Policy::paths`] that contains a file decides about the file, and no path of the policy
-//! is in a hidden path. So a hidden path is hidden with all that is in it, whatever the workspace and the mounts are. A socket of
-//! the machine is visible only if a mount names it.
+//! is in a hidden path. So a hidden path is hidden with all that is in it, whatever the workspace and the mounts are. A listed
+//! socket of the machine is visible only if a mount names it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

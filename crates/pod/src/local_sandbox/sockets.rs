@@ -2,7 +2,7 @@
 //! only lists them: the policy decides which are hidden.
 //!
 //! The kernel lists sockets of its own network namespace. A server in another one, such as a rootless container engine, is found only
-//! by a variable of the environment that names its socket.
+//! by a variable of the environment that names its socket. A server that bound its socket by a relative path is not found.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -30,6 +30,8 @@ const DEFINITIONS_DIR: &str = "/spillway/definitions";
 const CREDENTIALS_DIR: &str = "/spillway/credentials";
 const CA_DIR: &str = "/spillway/ca";
 const IDENTITY_DIR: &str = "/spillway/identity";
+/// Where the kubelet mounts the token of a pod's ServiceAccount.
+const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const WORK_DIR: &str = "/spillway/work";
 const AUDIT_DIR: &str = "/spillway/audit";
 const TMP_DIR: &str = "/tmp";
@@ -138,6 +140,9 @@ fn command(toolset: &Toolset) -> Vec<String> {
     }
     for credential in spec.credentials.iter().flatten() {
         option("credential", format!("{}={CREDENTIALS_DIR}/{}/{}", credential.name, credential.name, credential.key()));
+    }
+    if spec.service_account_name.is_some() {
+        option("service-account", SERVICE_ACCOUNT_DIR.to_owned());
     }
     option("max-seconds", spec.max_execution_seconds().to_string());
     option("work-folder", WORK_DIR.to_owned());
