@@ -9,12 +9,12 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostPar
 use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase::Leased;
 use spillway::api::{Agent, AgentPool, Toolset};
-use spillway::wire::Code;
 use spillway::wire::meter::ITEM_HEADER;
+use spillway::wire::{Code, GATEWAY_AUDIENCE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::support::caller::{Caller, token_of};
+use crate::support::caller::{Caller, token, token_of};
 use crate::support::exec::sh;
 use crate::support::operator::free_port;
 use crate::support::work::{UNTIL_TOLD, holder};
@@ -26,7 +26,7 @@ const CREDENTIAL: &str = "planted-deploy-credential";
 const EXECUTE: &str = r#"
 execute() {
     body="{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"execute\",\"arguments\":{\"program\":\"$1\",\"args\":$2}}}"
-    wget -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
+    wget -Y off -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
         --header 'MCP-Protocol-Version: 2025-11-25' --post-data "$body" "${3:-$SPILLWAY_MCP_URL}" 2>&1
 }
 "#;
@@ -84,7 +84,7 @@ fn definitions(server: &str) -> Value {
     json!({
         "deploy.md": deploy("deploy", "$DEPLOY_KEY", "env: {credentials: [deploy-key]}\n"),
         "bare.md": deploy("bare", "$DEPLOY_KEY", ""),
-        "slow.md": "---\nname: slow\ndescription: Waits\ncommand: /bin/sleep\nargv: [\"60\"]\n---\nWaits.\n",
+        "slow.md": "---\nname: slow\ndescription: Waits\ncommand: /bin/sleep\ninterpreter: true\nargv: [\"60\"]\n---\nWaits.\n",
     })
 }
 
@@ -189,7 +189,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let status = toolset.status.expect("a status");
     let names: Vec<String> = status.programs.unwrap_or_default().into_iter().map(|program| program.name).collect();
     assert_eq!((names.join(" ").as_str(), status.program_count), ("bare deploy slow", Some(3)));
-    scene.wait_for("DefinitionsValid", "True", "Valid").await;
+    scene.wait_for("DefinitionsValid", "True", "DefinitionsLoaded").await;
     namespace.apply_queue("code", json!({})).await;
     namespace.apply_workers("coders", &["code"], UNTIL_TOLD, json!({"replicas": 1, "toolsets": [{"name": "deploy"}]})).await;
     namespace.apply_pool("others", json!({"replicas": 1})).await;
@@ -214,11 +214,11 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let search = format!("env | grep -c {CREDENTIAL}; grep -rls {CREDENTIAL} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null | wc -l");
     assert_eq!(sh(namespace, &agent, &search).await.out.split_whitespace().collect::<Vec<_>>(), ["0", "0"]);
     // The audit log names the agent, its pod and its item.
-    let lease = item.status.as_ref().and_then(|status| status.lease.clone()).expect("a lease");
+    let epoch = item.status.as_ref().and_then(|status| status.lease.as_ref()?.lease_transitions).expect("a lease");
     let pod = namespace.api::<Pod>().get(&agent).await.expect("its pod");
     let audit = scene.audit().await;
     let starts: Vec<&Value> = audit.iter().filter(|event| event["event"] == "Start").collect();
-    let asserted = json!({"name": agent, "pod": pod.uid(), "item": format!("{}/{}", item.uid().expect("a uid"), lease.epoch)});
+    let asserted = json!({"name": agent, "pod": pod.uid(), "item": format!("{}/{}", item.uid().expect("a uid"), epoch)});
     assert!(starts.len() == 2 && starts.iter().all(|start| start["caller"] == asserted), "{starts:?}");
     assert!(!audit.iter().any(|event| event.to_string().contains(CREDENTIAL)), "{audit:?}");
     // An agent of a pool that does not list the Toolset, and a zombie.
@@ -234,7 +234,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
         caller.post("/mcp/deploy", body.clone()).await
     };
     let zombie = gateway.with_token(&token_of(namespace, &pod).await);
-    let old = format!("{}/{}", item.uid().expect("a uid"), lease.epoch - 1);
+    let old = format!("{}/{}", item.uid().expect("a uid"), epoch - 1);
     assert_eq!(call(&zombie.with_header(ITEM_HEADER, &old)).await.refusal().code, Code::NotWorking);
     assert_eq!(call(&gateway).await.refusal().code, Code::NoToken);
     assert_eq!(call(&gateway.with_token("forged")).await.refusal().code, Code::InvalidToken);
@@ -243,7 +243,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let refusal = call(&stranger).await.refusal();
     assert_eq!((refusal.code, refusal.reason.as_deref()), (Code::ToolsDenied, Some("NotListed")));
     let bridge = scene.bridges().await.remove(0);
-    let token = token_of(namespace, &bridge).await;
+    let token = token(namespace, "deploy-toolset", GATEWAY_AUDIENCE, Some(&bridge)).await;
     assert_eq!(call(&gateway.with_token(&token)).await.refusal().code, Code::NotAnAgent, "the bridge is no agent");
     let page = zombie.with_header("origin", "https://evil.example");
     assert_eq!(call(&page).await.status, 403, "a page");
@@ -254,7 +254,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     .await;
     assert_eq!(server.deployed(), ["v7"], "none of these deployed anything");
     // The right token with the right item is what it takes.
-    let now = format!("{}/{}", item.uid().expect("a uid"), lease.epoch);
+    let now = format!("{}/{}", item.uid().expect("a uid"), epoch);
     let answer = call(&zombie.with_header(ITEM_HEADER, &now)).await;
     assert!(answer.status == 200 && answer.json()["result"]["structuredContent"]["status"] == "ok", "{answer:?}");
     assert_eq!(server.deployed(), ["v7", "v9"]);
@@ -293,10 +293,10 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     assert_eq!(revision(&toolset), revision(&first), "the last right definitions are served");
     assert!(!scene.server.deployed().is_empty());
     scene.define(definitions(&address)).await;
-    scene.wait_for("DefinitionsValid", "True", "Valid").await;
+    scene.wait_for("DefinitionsValid", "True", "DefinitionsLoaded").await;
     // A program of which the client goes away is ended, and so is one of an agent that is paused, and of one that ends.
     scene.begin_slow(&agent, 1).await;
-    sh(namespace, &agent, "pkill wget").await;
+    sh(namespace, &agent, "kill $(ps -o pid,comm | awk '$2 == \"wget\" { print $1 }')").await.ok();
     scene.wait_for_cancelled(1).await;
     scene.begin_slow(&agent, 2).await;
     let paused = async |paused: bool| {
