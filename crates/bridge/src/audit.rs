@@ -257,7 +257,7 @@ mod tests {
 
     fn log(count: usize) -> Vec<String> {
         let (mut chain, mut lines) = (Chain::default(), Vec::new());
-        let caller = Caller { name: "me".into() };
+        let caller = Caller::named("me");
         for number in 0..count {
             let arguments = json!({"text": "a\"b\n\u{1F600}", "number": number});
             let audit_id = number.to_string();
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(recorded["bytes"], json!(long.to_string().len()));
         assert_eq!(recorded_arguments(&json!({"a": 1})), json!({"a": 1}));
         assert_eq!(recorded_text(&"\u{e9}".repeat(5000)).chars().count(), MAX_TEXT_CHARS);
-        let caller = Caller { name: "n".repeat(253) };
+        let caller = Caller::named("n".repeat(253));
         let most = json!("\u{1}".repeat(MAX_ARGUMENT_BYTES / 6 - 1));
         let event = Event::Start { audit_id: "id", caller: &caller, program: "p", revision: "r", arguments: &recorded_arguments(&most) };
         assert!(Chain::default().next("t", &event).0.len() < MAX_LINE_BYTES);

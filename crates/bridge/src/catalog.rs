@@ -1,6 +1,6 @@
 //! All definitions of a folder, in memory. A folder is loaded whole or not at all, and the catalogue never changes afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read as _};
@@ -44,15 +44,43 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// The files of a folder that are definitions, by name. Others are ignored: the ones that Kubernetes keeps in a mounted ConfigMap begin with
-/// two dots.
+/// Whether a file or a key of this name is a definition. Kubernetes keeps files of its own in a mounted ConfigMap, which begin with two dots.
+pub fn is_definition(name: &str) -> bool {
+    !name.starts_with('.') && name.ends_with(ENDING)
+}
+
+/// Judges definitions one after the other as [`Catalog::load`] does, and keeps only their names: the patterns of all programs may need
+/// much memory.
+#[derive(Clone, Debug, Default)]
+pub struct DefinitionCheck {
+    programs: BTreeSet<String>,
+}
+
+impl DefinitionCheck {
+    /// Judges the next file.
+    pub fn judge(&mut self, file: &str, bytes: &[u8], allowed: &Allowed) -> Result<(), FileFault> {
+        let fault = |fault| FileFault { file: file.to_owned(), fault };
+        let definition = load(bytes, allowed).map_err(fault)?;
+        if self.programs.contains(&definition.name) {
+            return Err(fault(duplicate_name(&definition.name)));
+        }
+        self.programs.insert(definition.name);
+        Ok(())
+    }
+}
+
+fn duplicate_name(program: &str) -> Fault {
+    Fault::new(None, "duplicateName", format!("another file defines the program {program} too"))
+}
+
+/// The files of a folder that are definitions, by name. Others are ignored.
 pub fn read(folder: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         // A pipe would be waited for.
-        if name.starts_with('.') || !name.ends_with(ENDING) || !fs::metadata(entry.path())?.is_file() {
+        if !is_definition(&name) || !fs::metadata(entry.path())?.is_file() {
             continue;
         }
         // One byte more than a definition may have says that it is too long.
@@ -79,8 +107,7 @@ impl Catalog {
             }
             match load(bytes, allowed) {
                 Ok(definition) if programs.contains_key(&definition.name) => {
-                    let message = format!("another file defines the program {} too", definition.name);
-                    faults.push(FileFault { file: file.clone(), fault: Fault::new(None, "duplicateName", message) });
+                    faults.push(FileFault { file: file.clone(), fault: duplicate_name(&definition.name) });
                 }
                 Ok(definition) => {
                     programs.insert(definition.name.clone(), definition);
@@ -165,7 +192,11 @@ mod tests {
         assert!(catalog.program("b").is_some_and(|program| program.help == "Help of b.") && catalog.program("c").is_none());
         let bad =
             files(&[("a.md", file("a", "")), ("b.md", file("a", "")), ("c.md", file("c", "timeoutSeconds: 0")), ("d.md", b"x".to_vec())]);
-        let faults: Vec<String> = Catalog::load(&bad, &allowed()).expect_err("faults").iter().map(FileFault::to_string).collect();
+        let faults = Catalog::load(&bad, &allowed()).expect_err("faults");
+        let mut check = DefinitionCheck::default();
+        let alone: Vec<_> = bad.iter().filter_map(|(file, bytes)| check.judge(file, bytes, &allowed()).err()).collect();
+        assert_eq!(alone, faults, "one after the other");
+        let faults: Vec<String> = faults.iter().map(FileFault::to_string).collect();
         assert_eq!(faults.len(), 3);
         assert_eq!(faults[0], "b.md: duplicateName: another file defines the program a too");
         assert!(faults[1].starts_with("c.md: line 5: timeoutSeconds: "), "{faults:?}");

@@ -1,14 +1,21 @@
-//! Judges the ConfigMaps with the definitions of a Toolset. Pure. The definitions themselves are judged by the bridge.
+//! Judges the ConfigMaps with the definitions of a Toolset, and the definitions. Pure.
+//!
+//! A wrong definition must be found before the Deployment changes: the new bridge would refuse to start when the old one has ended. Only
+//! the bridge finds out whether the programs exist in the image.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use spillway_bridge::catalog::{DefinitionCheck, FileFault, MAX_PROGRAMS, is_definition};
+use spillway_bridge::definition::Allowed;
 
 use crate::api::conditions::reasons;
-use crate::api::toolset::Definitions;
+use crate::api::toolset::{Definitions, ToolsetSpec};
 
-/// End of the keys that are definitions.
-const DEFINITION_SUFFIX: &str = ".md";
+/// Faults that a message names. It counts the others.
+const MAX_FAULTS: usize = 5;
+/// Characters of a fault in a message.
+const MAX_FAULT_CHARS: usize = 300;
 
 /// What is kept of a ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +30,66 @@ impl ConfigMapFacts {
     /// The facts about a ConfigMap. Its content is not kept, because it may be large.
     pub fn of(map: &ConfigMap) -> Self {
         let keys = map.data.iter().flat_map(BTreeMap::keys).chain(map.binary_data.iter().flat_map(BTreeMap::keys));
-        Self { immutable: map.immutable == Some(true), keys: keys.filter(|key| key.ends_with(DEFINITION_SUFFIX)).cloned().collect() }
+        Self { immutable: map.immutable == Some(true), keys: keys.filter(|key| is_definition(key)).cloned().collect() }
+    }
+}
+
+/// What the definitions of a Toolset may use. The arguments of its bridge say the same.
+pub fn allowed(spec: &ToolsetSpec) -> Allowed {
+    Allowed {
+        commands: Some(spec.allowed_commands.clone()).filter(|allowed| !allowed.is_empty()),
+        credentials: spec.credentials.iter().flatten().map(|credential| credential.name.clone()).collect(),
+        max_seconds: u32::try_from(spec.max_execution_seconds()).unwrap_or(0),
+    }
+}
+
+/// Judges the definitions of a Toolset, one ConfigMap after the other.
+#[derive(Debug)]
+pub struct DefinitionsJudge {
+    allowed: Allowed,
+    check: DefinitionCheck,
+    files: usize,
+    faults: Vec<FileFault>,
+    is_late: bool,
+}
+
+impl DefinitionsJudge {
+    /// One that has judged nothing.
+    pub fn new(allowed: Allowed) -> Self {
+        Self { allowed, check: DefinitionCheck::default(), files: 0, faults: Vec::new(), is_late: false }
+    }
+
+    /// Judges the definitions of a ConfigMap, until `is_late` says that the time is up.
+    pub fn judge(&mut self, map: &ConfigMap, is_late: impl Fn() -> bool) {
+        let text = map.data.iter().flatten().map(|(key, text)| (key, text.as_bytes()));
+        let binary = map.binary_data.iter().flatten().map(|(key, bytes)| (key, bytes.0.as_slice()));
+        for (file, bytes) in text.chain(binary).filter(|(key, _)| is_definition(key)) {
+            self.files += 1;
+            self.is_late = self.is_late || is_late();
+            if self.files <= MAX_PROGRAMS && !self.is_late {
+                self.faults.extend(self.check.judge(file, bytes, &self.allowed).err());
+            }
+        }
+    }
+
+    /// The judgement of all definitions.
+    pub fn finish(self) -> Result<(), DefinitionsProblem> {
+        let problem = |message| Err(DefinitionsProblem { reason: reasons::INVALID_DEFINITION, message });
+        if self.files == 0 {
+            return problem("no ConfigMap of spec.definitions has a definition: a key that ends with .md".to_owned());
+        }
+        if self.files > MAX_PROGRAMS {
+            return problem(format!("the ConfigMaps have {} definitions. At most {MAX_PROGRAMS} are served", self.files));
+        }
+        let mut messages: Vec<String> =
+            self.faults.iter().take(MAX_FAULTS).map(|fault| fault.to_string().chars().take(MAX_FAULT_CHARS).collect()).collect();
+        if self.faults.len() > MAX_FAULTS {
+            messages.push(format!("and {} more", self.faults.len() - MAX_FAULTS));
+        }
+        if self.is_late {
+            messages.push("the other definitions could not be judged in time. Make their patterns simpler".to_owned());
+        }
+        if messages.is_empty() { Ok(()) } else { problem(messages.join("; ")) }
     }
 }
 
@@ -88,6 +154,56 @@ mod tests {
         let one = json!({"immutable": true, "data": {"a.md": "", "readme": ""}});
         let two = json!({"data": {"b.md": "", "readme": ""}});
         assert_eq!(reason(&[entry("one", None, Some(one)), entry("two", Some(true), Some(two))]), Ok(()));
+    }
+
+    fn judged(spec: Value, maps: &[Value], is_late: bool) -> Result<(), String> {
+        let mut all = json!({"image": "i", "definitions": [], "allowedCommands": ["/bin/*"]});
+        all.as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
+        let mut judge = DefinitionsJudge::new(allowed(&serde_json::from_value(all).expect("a spec")));
+        for map in maps {
+            judge.judge(&serde_json::from_value(map.clone()).expect("a ConfigMap"), || is_late);
+        }
+        judge.finish().map_err(|problem| {
+            assert_eq!(problem.reason, "InvalidDefinition");
+            problem.message
+        })
+    }
+
+    fn definition(name: &str, more: &str) -> String {
+        format!("---\nname: {name}\ndescription: d\ncommand: /bin/echo\n{more}\n---\nHelp.\n")
+    }
+
+    #[test]
+    fn definitions_are_judged_by_what_the_spec_allows() {
+        let uses_all = definition("a", "timeoutSeconds: 400\nenv: {credentials: [deploy-key]}");
+        let map = [json!({"data": {"a.md": uses_all, "readme": "x", ".b.md": "x"}})];
+        let credentials = json!([{"name": "deploy-key", "secretRef": {"name": "s"}}]);
+        assert_eq!(judged(json!({"credentials": credentials, "maxExecutionSeconds": 400}), &map, false), Ok(()));
+        for (spec, wrong) in [
+            (json!({"credentials": credentials}), "a.md: line 5: timeoutSeconds: "),
+            (json!({"maxExecutionSeconds": 400}), "a.md: line 6: "),
+            (json!({"credentials": credentials, "maxExecutionSeconds": 400, "allowedCommands": ["/usr/bin/git"]}), "a.md: line 4: allowedCommands: "),
+        ] {
+            let message = judged(spec, &map, false).expect_err(wrong);
+            assert!(message.starts_with(wrong), "{message}");
+        }
+    }
+
+    #[test]
+    fn all_definitions_are_judged_together_and_the_message_is_bounded() {
+        let map = |key: &str, text: &str| json!({"data": {key: text}});
+        let twice = judged(json!({}), &[map("a.md", &definition("a", "")), map("b.md", &definition("a", ""))], false);
+        assert!(twice.as_ref().is_err_and(|message| message.starts_with("b.md: duplicateName")), "{twice:?}");
+        assert!(judged(json!({}), &[json!({"data": {"readme": ""}})], false).is_err_and(|message| message.starts_with("no ConfigMap")));
+        let binary = json!({"binaryData": {"a.md": "/w=="}});
+        assert!(judged(json!({}), &[binary], false).is_err_and(|message| message.starts_with("a.md: ")));
+        let many: serde_json::Map<String, Value> = (0..9).map(|number| (format!("{number}.md"), json!("x"))).collect();
+        let message = judged(json!({}), &[json!({"data": many})], false).expect_err("wrong");
+        assert!(message.ends_with("; and 4 more") && message.len() < MAX_FAULTS * (MAX_FAULT_CHARS + 10), "{message}");
+        let many: serde_json::Map<String, Value> =
+            (0..=MAX_PROGRAMS).map(|number| (format!("{number}.md"), json!(definition(&format!("p{number}"), "")))).collect();
+        assert!(judged(json!({}), &[json!({"data": many})], false).is_err_and(|message| message.contains("At most 128")));
+        assert!(judged(json!({}), &[map("a.md", &definition("a", ""))], true).is_err_and(|message| message.contains("in time")));
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::ListParams;
 
 use super::apply::{AppliedObjects, keep};
 use super::build::{self, SERVICE_PORT};
-use super::definitions::{ConfigMapFacts, DefinitionsProblem, judge};
+use super::config_maps::{RememberedJudgement, read_and_judge};
 use super::egress::{EgressTargets, NameAddresses};
 use super::lookups::Lookups;
 use super::rollout::{PodState, is_rolled_out, pod_state};
@@ -38,6 +38,7 @@ const MAX_PODS: u32 = 10;
 pub struct LookMemory {
     applied: AppliedObjects,
     addresses: NameAddresses,
+    judgement: RememberedJudgement,
     silent_looks: u32,
 }
 
@@ -90,7 +91,7 @@ async fn observe_and_apply(
     context: &Context,
 ) -> Result<ToolsetFacts, Error> {
     let targets = EgressTargets::parse(toolset.spec.egress.as_ref());
-    let definitions = read_definitions(toolset, key, context).await?;
+    let definitions = read_and_judge(toolset, key, &mut memory.judgement, context).await?;
     let name = names::toolset_object(&key.name);
     let (mut deployment, mut service, mut unknown_names) = (None, None, Vec::new());
     let objects = match (&targets, &definitions) {
@@ -131,17 +132,6 @@ async fn observe_and_apply(
     Ok(ToolsetFacts { invalid_spec: targets.err(), definitions, objects, address, unknown_names, pod, answer })
 }
 
-/// Reads and judges the ConfigMaps with the definitions.
-async fn read_definitions(toolset: &Toolset, key: &ObjectKey, context: &Context) -> Result<Result<(), DefinitionsProblem>, Error> {
-    let api = context.api::<ConfigMap>(&key.namespace);
-    let mut definitions = Vec::new();
-    for entry in &toolset.spec.definitions {
-        let map = api.get_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the definitions of a Toolset"))?;
-        definitions.push((entry.clone(), map.as_ref().map(ConfigMapFacts::of)));
-    }
-    Ok(judge(&definitions))
-}
-
 /// Applies the objects: the NetworkPolicy before the pod that it is about.
 async fn apply_objects(
     toolset: &Toolset,
@@ -152,7 +142,7 @@ async fn apply_objects(
     // The pod mounts the ConfigMap with the certificates.
     namespace_setup::ensure(&toolset.namespace().unwrap_or_default(), context).await?;
     let uid = toolset.uid().unwrap_or_default();
-    let LookMemory { applied, addresses, silent_looks: _ } = memory;
+    let LookMemory { applied, addresses, judgement: _, silent_looks: _ } = memory;
     macro_rules! kept {
         ($desired:expr) => {
             match keep(&$desired, &uid, applied, context).await? {

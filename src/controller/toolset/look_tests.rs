@@ -14,9 +14,15 @@ fn toolset(egress: Value) -> Value {
     object("Toolset", "tools", spec)
 }
 
+/// A ConfigMap with a definition of this program.
+fn definitions_of(version: &str, command: &str) -> Value {
+    let metadata = json!({"name": "deploy", "namespace": TEAM, "uid": format!("uid-{version}"), "resourceVersion": version});
+    let text = format!("---\nname: disk\ndescription: d\ncommand: {command}\n---\nHelp.\n");
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": true, "data": {"disk.md": text}})
+}
+
 fn definitions() -> Value {
-    let metadata = json!({"name": "deploy", "namespace": TEAM});
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": true, "data": {"disk.md": ""}})
+    definitions_of("1", "/usr/bin/git")
 }
 
 /// Reason of a condition on the server.
@@ -98,6 +104,54 @@ async fn what_is_served_stays_when_the_definitions_become_wrong_and_not_when_the
     look_once(&leader, &mut memory).await;
     assert_eq!(reason(&leader, "Ready"), "InvalidSpec");
     assert_eq!(leader.context.toolsets.get(&key()), None, "it is not served");
+}
+
+#[tokio::test]
+async fn a_wrong_definition_changes_no_object_of_a_served_toolset() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    let (versions, served) = (KINDS.map(|plural| version(&leader, plural)), leader.context.toolsets.get(&key()));
+    assert!(served.is_some() && versions.iter().all(Value::is_string), "{versions:?}");
+    // With another image, which would replace the pod.
+    let mut changed = leader.stored("toolsets", "tools").expect("a Toolset");
+    (changed["spec"]["image"], changed["metadata"]["generation"]) = (json!("other"), json!(2));
+    leader.put("toolsets", "tools", Some(changed));
+    leader.put("configmaps", "deploy", Some(definitions_of("2", "/bin/other")));
+    for _ in 0..2 {
+        look_once(&leader, &mut memory).await;
+        assert_eq!(KINDS.map(|plural| version(&leader, plural)), versions);
+        assert_eq!(reason(&leader, "DefinitionsValid"), "InvalidDefinition");
+        assert_eq!(leader.context.toolsets.get(&key()), served);
+    }
+    leader.put("configmaps", "deploy", Some(definitions_of("3", "/usr/bin/git")));
+    look_once(&leader, &mut memory).await;
+    let image = leader.stored("deployments", "tools-toolset").map(|one| one["spec"]["template"]["spec"]["containers"][0]["image"].clone());
+    assert_eq!(image, Some(json!("other")));
+}
+
+#[tokio::test]
+async fn nothing_is_made_for_a_new_toolset_with_a_wrong_definition() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions_of("1", "/bin/other")]);
+    look_once(&leader, &mut LookMemory::default()).await;
+    assert_eq!((reason(&leader, "Ready"), reason(&leader, "DefinitionsValid")), (json!("DefinitionsInvalid"), json!("InvalidDefinition")));
+    assert!(KINDS.iter().all(|plural| leader.stored(plural, "tools-toolset").is_none()));
+}
+
+#[tokio::test]
+async fn definitions_are_read_again_when_they_or_the_toolset_changed() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    // The same version with another content, which the API server never has: the content is not read.
+    leader.put("configmaps", "deploy", Some(definitions_of("1", "/bin/other")));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(reason(&leader, "DefinitionsValid"), "NotReported");
+    let mut changed = leader.stored("toolsets", "tools").expect("a Toolset");
+    changed["metadata"]["generation"] = json!(2);
+    leader.put("toolsets", "tools", Some(changed));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(reason(&leader, "DefinitionsValid"), "InvalidDefinition");
 }
 
 #[tokio::test]

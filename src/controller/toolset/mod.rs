@@ -13,12 +13,14 @@
 //! | [`apply`] | keeping one object as desired | take over an object of another owner |
 //! | [`egress`] | rules of the NetworkPolicy | look up a name |
 //! | [`lookups`] | looking up names | |
-//! | [`definitions`] | judging ConfigMaps | judge a definition: the bridge does |
+//! | [`config_maps`] | reading ConfigMaps, and remembering their judgement | keep their content |
+//! | [`definitions`] | judging ConfigMaps and definitions | |
 //! | [`rollout`] | the state of the pod | |
 //! | [`status`] | the conditions and the events | |
 
 mod apply;
 mod build;
+mod config_maps;
 mod definitions;
 mod egress;
 mod look;

@@ -151,7 +151,13 @@ fn serving_message(programs: usize, unknown: &[String]) -> String {
 fn definitions_valid(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
     let type_ = types::DEFINITIONS_VALID;
     if let Err(DefinitionsProblem { reason, message }) = &facts.definitions {
-        return builder.build(type_, false, reason, message.clone());
+        let served = match &facts.answer {
+            BridgeAnswer::Serves(BridgeStatus { revision, .. }) => {
+                format!(". The bridge serves the last valid definitions, revision {}", cut(revision, MAX_REVISION_CHARS))
+            }
+            BridgeAnswer::NotAsked | BridgeAnswer::Silent(..) => String::new(),
+        };
+        return builder.build(type_, false, reason, format!("{message}{served}"));
     }
     match &facts.answer {
         BridgeAnswer::Serves(BridgeStatus { problem: Some(problem), revision, .. }) => builder.build(

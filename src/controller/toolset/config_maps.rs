@@ -1,0 +1,127 @@
+//! Reads the ConfigMaps with the definitions of a Toolset, and remembers their judgement. It holds one ConfigMap at a time, and no content
+//! afterwards.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::definitions::{ConfigMapFacts, DefinitionsJudge, DefinitionsProblem, allowed, judge};
+use crate::api::Toolset;
+use crate::api::conditions::reasons;
+use crate::cluster::{Error, ObjectKey};
+use crate::controller::Context;
+
+/// Threads that judge definitions at once. Compiling the patterns of a definition takes processor time.
+static JUDGING_THREADS: Semaphore = Semaphore::const_new(2);
+/// How long judging the definitions of one Toolset may take. It usually takes milliseconds.
+const JUDGING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Uid and resourceVersion of a ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MapVersion {
+    uid: String,
+    version: String,
+}
+
+impl MapVersion {
+    /// `None`: the metadata has none, so that the content must be read.
+    fn of(metadata: &ObjectMeta) -> Option<Self> {
+        Some(Self { uid: metadata.uid.clone()?, version: metadata.resource_version.clone()? })
+    }
+}
+
+/// Everything on which a judgement depends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct JudgedVersions {
+    toolset_uid: Option<String>,
+    generation: Option<i64>,
+    /// In the order of `spec.definitions`; `None`: the ConfigMap does not exist.
+    maps: Vec<Option<MapVersion>>,
+}
+
+/// The last judgement of the definitions of one Toolset.
+#[derive(Debug, Default)]
+pub struct RememberedJudgement(Option<(JudgedVersions, Result<(), DefinitionsProblem>)>);
+
+/// Judges the definitions of a Toolset. Reads the content of its ConfigMaps only if something changed since the last judgement.
+pub async fn read_and_judge(
+    toolset: &Toolset,
+    key: &ObjectKey,
+    remembered: &mut RememberedJudgement,
+    context: &Context,
+) -> Result<Result<(), DefinitionsProblem>, Error> {
+    if let Some((versions, judgement)) = &remembered.0
+        && stored_versions(toolset, key, context).await?.as_ref() == Some(versions)
+    {
+        return Ok(judgement.clone());
+    }
+    remembered.0 = None;
+    let started = Instant::now();
+    let is_late = move || started.elapsed() > JUDGING_TIMEOUT;
+    let api = context.api::<ConfigMap>(&key.namespace);
+    let (mut facts, mut maps, mut complete) = (Vec::new(), Vec::new(), true);
+    let mut judged = Some(DefinitionsJudge::new(allowed(&toolset.spec)));
+    for entry in &toolset.spec.definitions {
+        let map = api.get_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the definitions of a Toolset"))?;
+        let version = map.as_ref().map(|map| MapVersion::of(&map.metadata));
+        complete &= version != Some(None);
+        maps.push(version.flatten());
+        facts.push((entry.clone(), map.as_ref().map(ConfigMapFacts::of)));
+        if let Some(map) = map
+            && let Some(judge) = judged.take()
+        {
+            judged = judge_map(judge, map, is_late).await;
+        }
+    }
+    let definitions = || match judged {
+        Some(judge) => judge.finish(),
+        None => {
+            let message = "the definitions cannot be judged: loading them ends with a fault of Spillway".to_owned();
+            Err(DefinitionsProblem { reason: reasons::INVALID_DEFINITION, message })
+        }
+    };
+    let judgement = judge(&facts).and_then(|()| definitions());
+    // A judgement that was not finished in time is tried again.
+    if complete && !is_late() {
+        remembered.0 = Some((versions_of(toolset, maps), judgement.clone()));
+    }
+    Ok(judgement)
+}
+
+/// Judges a ConfigMap on a thread that may be busy. `None`: it panicked.
+async fn judge_map(
+    mut judge: DefinitionsJudge,
+    map: ConfigMap,
+    is_late: impl Fn() -> bool + Send + 'static,
+) -> Option<DefinitionsJudge> {
+    let permit = JUDGING_THREADS.acquire().await.ok()?;
+    let judging = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        judge.judge(&map, is_late);
+        judge
+    });
+    judging.await.ok()
+}
+
+fn versions_of(toolset: &Toolset, maps: Vec<Option<MapVersion>>) -> JudgedVersions {
+    JudgedVersions { toolset_uid: toolset.metadata.uid.clone(), generation: toolset.metadata.generation, maps }
+}
+
+/// The versions that are stored now. `None`: the metadata of a ConfigMap has no version.
+async fn stored_versions(toolset: &Toolset, key: &ObjectKey, context: &Context) -> Result<Option<JudgedVersions>, Error> {
+    let api = context.api::<ConfigMap>(&key.namespace);
+    let mut maps = Vec::new();
+    for entry in &toolset.spec.definitions {
+        let stored =
+            api.get_metadata_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the metadata of the definitions of a Toolset"))?;
+        match stored.map(|stored| MapVersion::of(&stored.metadata)) {
+            None => maps.push(None),
+            Some(Some(version)) => maps.push(Some(version)),
+            Some(None) => return Ok(None),
+        }
+    }
+    Ok(Some(versions_of(toolset, maps)))
+}
