@@ -362,7 +362,7 @@ pub mod reasons {
     pub const CONFIG_MAP_MUTABLE: &str = "ConfigMapMutable";
     /// Two ConfigMaps have a definition with the same key.
     pub const DUPLICATE_DEFINITION: &str = "DuplicateDefinition";
-    /// The bridge refuses a definition. It serves the last valid definitions.
+    /// A definition is wrong. The last valid definitions are served.
     pub const INVALID_DEFINITION: &str = "InvalidDefinition";
     /// An agent finished an item that was lost when the store was rolled back.
     pub const FINISH_LOST: &str = "FinishLost";

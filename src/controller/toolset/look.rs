@@ -90,46 +90,69 @@ async fn observe_and_apply(
     lookups: &Lookups,
     context: &Context,
 ) -> Result<ToolsetFacts, Error> {
+    let name = names::toolset_object(&key.name);
+    // A new leader: what runs is served at once, before anything that may take long or fail.
+    if context.toolsets.get(key).is_none() {
+        let (service, deployment) = (owned::<Service>(toolset, &name, context).await?, owned::<Deployment>(toolset, &name, context).await?);
+        serve(toolset, key, service.as_ref(), deployment.as_ref(), context);
+    }
+    // All bridges trust the certificates of this ConfigMap, also those of an earlier spec.
+    namespace_setup::ensure(&key.namespace, context).await?;
     let targets = EgressTargets::parse(toolset.spec.egress.as_ref());
     let definitions = read_and_judge(toolset, key, &mut memory.judgement, context).await?;
-    let name = names::toolset_object(&key.name);
-    let (mut deployment, mut service, mut unknown_names) = (None, None, Vec::new());
-    let objects = match (&targets, &definitions) {
+    let (mut made, mut unknown_names) = (None, Vec::new());
+    let state = match (&targets, &definitions) {
         (Ok(targets), Ok(())) => {
             let wanted = targets.names();
             lookups.refresh(&wanted, &mut memory.addresses).await;
             unknown_names = memory.addresses.unknown(&wanted);
             match apply_objects(toolset, targets, memory, context).await? {
-                Ok(made) => {
-                    (service, deployment) = (Some(made.0), Some(made.1));
-                    ObjectsState::InForce
+                Ok(objects) => {
+                    made = Some(objects);
+                    Some(ObjectsState::InForce)
                 }
-                Err(state) => state,
+                Err(state) => Some(state),
             }
         }
-        (Ok(_), Err(_)) | (Err(_), _) => {
-            // Those of the last valid spec serve on.
-            deployment = owned::<Deployment>(toolset, &name, context).await?;
-            if deployment.is_some() { ObjectsState::Earlier } else { ObjectsState::NotMade }
-        }
+        (Ok(_), Err(_)) | (Err(_), _) => None,
     };
-    if service.is_none() {
-        service = owned::<Service>(toolset, &name, context).await?;
-    }
-    let address = service.as_ref().and_then(cluster_address).filter(|_| targets.is_ok());
-    match address {
-        Some(address) => context.toolsets.set(key.clone(), ServedToolset { address, service_account: build::account_name(toolset) }),
-        None => context.toolsets.remove(key),
-    }
+    let (service, deployment) = match made {
+        Some((service, deployment)) => (Some(service), Some(deployment)),
+        // Those of the last valid spec serve on.
+        None => (owned::<Service>(toolset, &name, context).await?, owned::<Deployment>(toolset, &name, context).await?),
+    };
+    let objects = state.unwrap_or(if deployment.is_some() { ObjectsState::Earlier } else { ObjectsState::NotMade });
+    let served = serve(toolset, key, service.as_ref(), deployment.as_ref(), context);
     let pod = observe_pod(key, deployment.as_ref(), context).await?;
-    let answer = match address {
-        Some(address) if pod == PodState::Ready => ask(toolset, key, address, memory, context).await,
+    let answer = match &served {
+        Some(served) if pod == PodState::Ready => ask(key, served, memory, context).await,
         Some(_) | None => {
             memory.silent_looks = 0;
             BridgeAnswer::NotAsked
         }
     };
+    let address = served.map(|served| served.address);
     Ok(ToolsetFacts { invalid_spec: targets.err(), definitions, objects, address, unknown_names, pod, answer })
+}
+
+/// Tells gateways where the bridge is, and which ServiceAccount it has. While an earlier spec is in force, it has the account of that one.
+fn serve(
+    toolset: &Toolset,
+    key: &ObjectKey,
+    service: Option<&Service>,
+    deployment: Option<&Deployment>,
+    context: &Context,
+) -> Option<ServedToolset> {
+    let account = deployment.and_then(|stored| stored.spec.as_ref()?.template.spec.as_ref()?.service_account_name.clone());
+    let served = service.and_then(cluster_address).map(|address| ServedToolset {
+        address,
+        service_account: account.unwrap_or_else(|| build::account_name(toolset)),
+    });
+    match &served {
+        Some(served) => context.toolsets.set(key.clone(), served.clone()),
+        None => context.toolsets.remove(key),
+    }
+    served
 }
 
 /// Applies the objects: the NetworkPolicy before the pod that it is about.
@@ -139,8 +162,6 @@ async fn apply_objects(
     memory: &mut LookMemory,
     context: &Context,
 ) -> Result<Result<(Service, Deployment), ObjectsState>, Error> {
-    // The pod mounts the ConfigMap with the certificates.
-    namespace_setup::ensure(&toolset.namespace().unwrap_or_default(), context).await?;
     let uid = toolset.uid().unwrap_or_default();
     let LookMemory { applied, addresses, judgement: _, silent_looks: _ } = memory;
     macro_rules! kept {
@@ -187,9 +208,10 @@ async fn observe_pod(key: &ObjectKey, deployment: Option<&Deployment>, context: 
 }
 
 /// Asks the bridge what it serves.
-async fn ask(toolset: &Toolset, key: &ObjectKey, address: SocketAddr, memory: &mut LookMemory, context: &Context) -> BridgeAnswer {
-    let account = BridgeAccount { namespace: key.namespace.clone(), service_account: build::account_name(toolset) };
-    let asked = tokio::time::timeout(BRIDGE_TIMEOUT, context.bridges.status(address, &account)).await;
+async fn ask(key: &ObjectKey, served: &ServedToolset, memory: &mut LookMemory, context: &Context) -> BridgeAnswer {
+    let ServedToolset { address, service_account } = served;
+    let account = BridgeAccount { namespace: key.namespace.clone(), service_account: service_account.clone() };
+    let asked = tokio::time::timeout(BRIDGE_TIMEOUT, context.bridges.status(*address, &account)).await;
     let asked = asked
         .map_or_else(|_| Err(format!("no answer within {} s", BRIDGE_TIMEOUT.as_secs())), |asked| asked.map_err(|error| error.to_string()));
     match asked {

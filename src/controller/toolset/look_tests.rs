@@ -84,7 +84,7 @@ async fn its_objects_are_applied_once_and_again_when_others_change_them() {
 }
 
 #[tokio::test]
-async fn what_is_served_stays_when_the_definitions_become_wrong_and_not_when_the_spec_does() {
+async fn what_is_served_stays_when_the_definitions_or_the_spec_become_wrong() {
     let leader = Leader::of(&[toolset(json!(null)), definitions()]);
     let mut memory = LookMemory::default();
     look_once(&leader, &mut memory).await;
@@ -103,7 +103,7 @@ async fn what_is_served_stays_when_the_definitions_become_wrong_and_not_when_the
     leader.put("toolsets", "tools", Some(wrong));
     look_once(&leader, &mut memory).await;
     assert_eq!(reason(&leader, "Ready"), "InvalidSpec");
-    assert_eq!(leader.context.toolsets.get(&key()), None, "it is not served");
+    assert!(leader.context.toolsets.get(&key()).is_some(), "the earlier spec is served on");
 }
 
 #[tokio::test]
@@ -128,6 +128,39 @@ async fn a_wrong_definition_changes_no_object_of_a_served_toolset() {
     look_once(&leader, &mut memory).await;
     let image = leader.stored("deployments", "tools-toolset").map(|one| one["spec"]["template"]["spec"]["containers"][0]["image"].clone());
     assert_eq!(image, Some(json!("other")));
+}
+
+#[tokio::test]
+async fn the_account_of_the_bridge_is_that_of_the_stored_deployment() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    let mut memory = LookMemory::default();
+    look_once(&leader, &mut memory).await;
+    let mut changed = leader.stored("toolsets", "tools").expect("a Toolset");
+    (changed["spec"]["serviceAccountName"], changed["metadata"]["generation"]) = (json!("deployer"), json!(2));
+    leader.put("toolsets", "tools", Some(changed));
+    leader.put("configmaps", "deploy", Some(definitions_of("2", "/bin/other")));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(leader.context.toolsets.get(&key()).expect("it is served").service_account, "tools-toolset");
+    leader.put("configmaps", "deploy", Some(definitions_of("3", "/usr/bin/git")));
+    look_once(&leader, &mut memory).await;
+    assert_eq!(leader.context.toolsets.get(&key()).expect("it is served").service_account, "deployer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_serves_what_runs_before_it_looks_up_names() {
+    let leader = Leader::of(&[toolset(json!(null)), definitions()]);
+    look_once(&leader, &mut LookMemory::default()).await;
+    let served = leader.context.toolsets.get(&key());
+    assert!(served.is_some());
+    let mut changed = leader.stored("toolsets", "tools").expect("a Toolset");
+    changed["spec"]["egress"] = json!({"mode": "AllowList", "allow": ["slow.example.com:443"]});
+    leader.put("toolsets", "tools", Some(changed));
+    leader.context.toolsets.remove(&key());
+    // No lookup gets a permit.
+    let (key, busy, mut memory) = (key(), Lookups::busy(), LookMemory::default());
+    let looking = tokio::time::timeout(Duration::from_secs(1), look(&key, &mut memory, &busy, &leader.context));
+    looking.await.expect_err("it waits for a lookup");
+    assert_eq!(leader.context.toolsets.get(&key), served);
 }
 
 #[tokio::test]

@@ -29,6 +29,14 @@ impl Default for Lookups {
     }
 }
 
+#[cfg(test)]
+impl Lookups {
+    /// All permits are in use.
+    pub fn busy() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+}
+
 impl Lookups {
     /// Looks up names, and records their addresses in `known`.
     pub async fn refresh(&self, names: &BTreeSet<String>, known: &mut NameAddresses) {

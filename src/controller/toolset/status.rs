@@ -27,9 +27,9 @@ pub const MAX_SILENT_LOOKS: u32 = 3;
 pub enum ObjectsState {
     /// They are in force.
     InForce,
-    /// Those of an earlier spec are in force. The newest definitions are wrong.
+    /// Those of an earlier spec are in force. The newest spec or its definitions are wrong.
     Earlier,
-    /// There is no Deployment, because the definitions are wrong.
+    /// There is no Deployment, because the spec or its definitions are wrong.
     NotMade,
     /// An object waits for another one, which is being deleted.
     Waiting(String),
@@ -108,7 +108,8 @@ fn is_tolerated(facts: &ToolsetFacts, stored: &[Condition]) -> bool {
 fn ready(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
     let not_ready = |reason: &str, message: String| builder.build(types::READY, false, reason, message);
     if let Some(problem) = &facts.invalid_spec {
-        return not_ready(reasons::INVALID_SPEC, problem.clone());
+        let served = if facts.objects == ObjectsState::Earlier { ". The earlier spec is served on" } else { "" };
+        return not_ready(reasons::INVALID_SPEC, format!("{problem}{served}"));
     }
     match &facts.objects {
         ObjectsState::InForce | ObjectsState::Earlier => {}

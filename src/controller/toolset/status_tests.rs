@@ -68,8 +68,13 @@ fn each_obstacle_has_its_reason() {
         let next = status(&facts, None);
         (words(&next, "Ready"), message(&next, "Ready"))
     };
-    let cases: [(Change, &str, &str); 8] = [
+    let cases: [(Change, &str, &str); 9] = [
         (|facts| facts.invalid_spec = Some("no wildcard".into()), "InvalidSpec", "no wildcard"),
+        (
+            |facts| (facts.invalid_spec, facts.objects) = (Some("no wildcard".into()), ObjectsState::Earlier),
+            "InvalidSpec",
+            "no wildcard. The earlier spec is served on",
+        ),
         (|facts| (facts.objects, facts.definitions) = (ObjectsState::NotMade, missing()), "DefinitionsInvalid", "DefinitionsValid says"),
         (|facts| facts.objects = ObjectsState::Waiting("Service/x".into()), "Starting", "Service/x"),
         (|facts| facts.objects = ObjectsState::Failed(reasons::NAME_TAKEN, "Service/x".into()), "NameTaken", "Service/x"),
