@@ -208,6 +208,8 @@ check "and of the account that is named" says '"system:serviceaccount:spillway-s
 own_policies() { local account=$1; shift; [ "$(policies "$@" | grep -cF "expression: request.userInfo.username == \"system:serviceaccount:spillway-system:$account\"")" = 3 ]; }
 check "the controller has three policies of its own" own_policies spillway
 check "also under the account that is named" own_policies mine --set serviceAccount.create=false --set serviceAccount.name=mine
+check "no Toolset is served in kube-* and in the release's own namespace" says "(!request.namespace.startsWith('kube-') && request.namespace != 'spillway-system')" without_crds --show-only templates/controllerpolicies.yaml
+check "in its own namespace if it serves no other" says "(!request.namespace.startsWith('kube-'))" without_crds --show-only templates/controllerpolicies.yaml --set namespaceScope=spillway-system
 one_namespace_each() { # each policy names the namespaces it is for
     [ "$(policies --set namespaceScope=team-a | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(policies --set namespaceScope=team-a | grep -cE 'kubernetes.io/metadata.name(: (team-a|spillway-system))?$')" ]
 }
