@@ -104,7 +104,7 @@ async fn observe_and_apply(
     let state = match (&targets, &definitions) {
         (Ok(targets), Ok(())) => {
             let wanted = targets.names();
-            lookups.refresh(&wanted, &mut memory.addresses).await;
+            lookups.refresh(&key.namespace, &wanted, &mut memory.addresses).await;
             unknown_names = memory.addresses.unknown(&wanted);
             match apply_objects(toolset, targets, memory, context).await? {
                 Ok(objects) => {

@@ -1,9 +1,9 @@
 //! Looks up the DNS names of `spec.egress.allow`. A number of lookups at once is allowed for all Toolsets together: each holds a thread
 //! until the resolver answers, also after we stopped waiting for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -14,6 +14,8 @@ use crate::cluster::clock::BootTime;
 
 /// Lookups at once, of all Toolsets.
 const MAX_CONCURRENT_LOOKUPS: usize = 32;
+/// Lookups at once, of one namespace. A lookup of a slow name holds its permit also after we stopped waiting for it.
+const MAX_LOOKUPS_OF_NAMESPACE: usize = 8;
 /// Lookups at once, of one Toolset, so that a Toolset with slow names does not use up all of them.
 const MAX_LOOKUPS_OF_TOOLSET: usize = 4;
 /// How long all lookups of one Toolset may take. The last good answer of each later name stays in force.
@@ -21,11 +23,15 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The lookups of all Toolsets.
 #[derive(Clone, Debug)]
-pub struct Lookups(Arc<Semaphore>);
+pub struct Lookups {
+    all: Arc<Semaphore>,
+    /// Those of namespaces with lookups under way.
+    namespaces: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+}
 
 impl Default for Lookups {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)))
+        Self { all: Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)), namespaces: Arc::default() }
     }
 }
 
@@ -33,15 +39,27 @@ impl Default for Lookups {
 impl Lookups {
     /// All permits are in use.
     pub fn busy() -> Self {
-        Self(Arc::new(Semaphore::new(0)))
+        Self { all: Arc::new(Semaphore::new(0)), namespaces: Arc::default() }
     }
 }
 
 impl Lookups {
-    /// Looks up names, and records their addresses in `known`.
-    pub async fn refresh(&self, names: &BTreeSet<String>, known: &mut NameAddresses) {
+    fn permits_of(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        // A permit that is in use or waited for has its own reference.
+        namespaces.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let permits = namespaces.entry(namespace.to_owned());
+        permits.or_insert_with(|| Arc::new(Semaphore::new(MAX_LOOKUPS_OF_NAMESPACE))).clone()
+    }
+
+    /// Looks up names for a Toolset of `namespace`, and records their addresses in `known`.
+    pub async fn refresh(&self, namespace: &str, names: &BTreeSet<String>, known: &mut NameAddresses) {
         known.retain(names);
-        let answers = futures::stream::iter(names.iter().cloned()).map(|name| async move { (name.clone(), self.look_up(name).await) });
+        let permits = self.permits_of(namespace);
+        let answers = futures::stream::iter(names.iter().cloned()).map(|name| {
+            let permits = permits.clone();
+            async move { (name.clone(), self.look_up(name, permits).await) }
+        });
         let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_LOOKUPS_OF_TOOLSET));
         let recording = async {
             while let Some((name, answer)) = answers.next().await {
@@ -52,12 +70,13 @@ impl Lookups {
     }
 
     /// The addresses of a name; none if it has none, or if the lookup fails.
-    async fn look_up(&self, name: String) -> Vec<IpAddr> {
-        let Ok(permit) = self.0.clone().acquire_owned().await else { return Vec::new() };
-        // The task holds the permit for as long as the thread waits. The dot at the end makes the name absolute: the search list of
+    async fn look_up(&self, name: String, of_namespace: Arc<Semaphore>) -> Vec<IpAddr> {
+        let Ok(own) = of_namespace.acquire_owned().await else { return Vec::new() };
+        let Ok(permit) = self.all.clone().acquire_owned().await else { return Vec::new() };
+        // The task holds the permits for as long as the thread waits. The dot at the end makes the name absolute: the search list of
         // our own pod must not be tried.
         let looking = tokio::spawn(async move {
-            let _permit = permit;
+            let _permits = (own, permit);
             let found = tokio::net::lookup_host((format!("{name}."), 0)).await;
             found.map(|addresses| addresses.take(MAX_ADDRESSES).map(|address| address.ip()).collect()).unwrap_or_default()
         });
@@ -76,8 +95,22 @@ mod tests {
         let old: IpAddr = "192.0.2.1".parse().expect("an address");
         known.record("no-such-name.invalid", [old], BootTime::now());
         known.record("not-listed.example", [old], BootTime::now());
-        Lookups::default().refresh(&names, &mut known).await;
+        Lookups::default().refresh("team", &names, &mut known).await;
         assert_eq!(known.of("no-such-name.invalid").collect::<Vec<_>>(), [old]);
         assert_eq!(known.of("not-listed.example").count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_names_of_one_namespace_delay_no_other_one() {
+        let lookups = Lookups::default();
+        let slow = lookups.permits_of("slow").acquire_many_owned(8).await.expect("all permits");
+        let mut known = NameAddresses::default();
+        lookups.refresh("slow", &BTreeSet::from(["a.example".to_owned()]), &mut known).await;
+        assert_eq!(lookups.all.available_permits(), MAX_CONCURRENT_LOOKUPS, "it waits for its namespace alone");
+        assert_eq!(lookups.permits_of("team").available_permits(), MAX_LOOKUPS_OF_NAMESPACE);
+        drop(slow);
+        drop(lookups.permits_of("other"));
+        let kept: Vec<String> = lookups.namespaces.lock().expect("whole").keys().cloned().collect();
+        assert_eq!(kept, ["other"], "nothing is remembered of a namespace without lookups");
     }
 }

@@ -51,6 +51,8 @@ const NOT_READY_INTERVAL: Duration = Duration::from_secs(10);
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks at once.
 const MAX_CONCURRENT_LOOKS: usize = 8;
+/// Looks at Toolsets of one namespace at once, so that a namespace with slow looks does not delay those of all others.
+const MAX_LOOKS_OF_NAMESPACE: usize = MAX_CONCURRENT_LOOKS / 2;
 /// How long a look may take. Each of its calls has its own time limit, so this one is rarely reached.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -79,18 +81,22 @@ impl ToolsetVersion {
 
 /// The schedules of all Toolsets.
 #[derive(Debug, Default)]
-struct LookSchedules(HashMap<ObjectKey, LookSchedule>);
+struct LookSchedules {
+    toolsets: HashMap<ObjectKey, LookSchedule>,
+    /// Looks that are under way, by namespace. Also those at Toolsets that are gone meanwhile.
+    looking: HashMap<String, usize>,
+}
 
 impl LookSchedules {
-    /// The Toolsets to look at now, at most `room`, those that waited longest first, with what is remembered of them. Forgets those that
-    /// do not exist, and returns them.
+    /// The Toolsets to look at now, at most `room`, with what is remembered of them. Those of the namespace with the fewest looks under
+    /// way are first, and of these the one that waited longest. Forgets those that do not exist, and returns them.
     fn take_due(&mut self, stored: &[ObjectMeta], room: usize, now: BootTime) -> (Vec<(ObjectKey, LookMemory)>, Vec<ObjectKey>) {
         let versions: HashMap<ObjectKey, ToolsetVersion> =
             stored.iter().map(|metadata| (key_of(metadata), ToolsetVersion::of(metadata))).collect();
-        let gone: Vec<ObjectKey> = self.0.keys().filter(|key| !versions.contains_key(key)).cloned().collect();
-        self.0.retain(|key, _| versions.contains_key(key));
+        let gone: Vec<ObjectKey> = self.toolsets.keys().filter(|key| !versions.contains_key(key)).cloned().collect();
+        self.toolsets.retain(|key, _| versions.contains_key(key));
         for (key, version) in versions {
-            let known = self.0.entry(key).or_insert_with(|| LookSchedule {
+            let known = self.toolsets.entry(key).or_insert_with(|| LookSchedule {
                 version: version.clone(),
                 next: now,
                 memory: Some(LookMemory::default()),
@@ -100,26 +106,39 @@ impl LookSchedules {
                 known.version = version;
             }
         }
-        let mut due: Vec<(BootTime, ObjectKey)> = self
-            .0
-            .iter()
-            .filter(|(_, known)| known.memory.is_some() && known.next <= now)
-            .map(|(key, known)| (known.next, key.clone()))
-            .collect();
+        let due = self.toolsets.iter().filter(|(_, known)| known.memory.is_some() && known.next <= now);
+        let mut due: Vec<(BootTime, ObjectKey)> = due.map(|(key, known)| (known.next, key.clone())).collect();
         due.sort_by(|one, other| (one.0, &one.1.namespace, &one.1.name).cmp(&(other.0, &other.1.namespace, &other.1.name)));
-        due.truncate(room);
-        let take = |(_, key): (BootTime, ObjectKey)| {
-            let known = self.0.get_mut(&key)?;
+        let mut taken = Vec::new();
+        while taken.len() < room
+            && let Some(key) = self.take_fair(&mut due)
+        {
+            let Some(known) = self.toolsets.get_mut(&key) else { continue };
+            let Some(memory) = known.memory.take() else { continue };
             // A change during the look makes the Toolset due again.
             known.next = now.after(LOOK_TIMEOUT + LOOK_INTERVAL);
-            Some((key, known.memory.take()?))
-        };
-        (due.into_iter().filter_map(take).collect(), gone)
+            *self.looking.entry(key.namespace.clone()).or_default() += 1;
+            taken.push((key, memory));
+        }
+        (taken, gone)
+    }
+
+    /// Takes the next one out of `due`, which is sorted by time. `None`: all due Toolsets are in namespaces with the most looks.
+    fn take_fair(&self, due: &mut Vec<(BootTime, ObjectKey)>) -> Option<ObjectKey> {
+        let looking = |key: &ObjectKey| self.looking.get(&key.namespace).copied().unwrap_or(0);
+        let allowed = due.iter().enumerate().filter(|(_, (_, key))| looking(key) < MAX_LOOKS_OF_NAMESPACE);
+        // The first one of those with the fewest looks.
+        let (place, _) = allowed.min_by_key(|(_, (_, key))| looking(key))?;
+        Some(due.remove(place).1)
     }
 
     /// A look ended: the next one is in `wait`, or earlier if the Toolset changed meanwhile.
     fn ended(&mut self, key: &ObjectKey, memory: LookMemory, wait: Duration, now: BootTime) {
-        if let Some(known) = self.0.get_mut(key) {
+        if let Some(looking) = self.looking.get_mut(&key.namespace) {
+            *looking = looking.saturating_sub(1);
+        }
+        self.looking.retain(|_, looking| *looking > 0);
+        if let Some(known) = self.toolsets.get_mut(key) {
             known.next = known.next.min(now.after(wait));
             known.memory = Some(memory);
         }

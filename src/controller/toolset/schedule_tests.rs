@@ -4,7 +4,11 @@ use super::*;
 use serde_json::json;
 
 fn metadata(name: &str, generation: i64) -> ObjectMeta {
-    serde_json::from_value(json!({"namespace": "team", "name": name, "uid": name, "generation": generation})).expect("metadata")
+    of("team", name, generation)
+}
+
+fn of(namespace: &str, name: &str, generation: i64) -> ObjectMeta {
+    serde_json::from_value(json!({"namespace": namespace, "name": name, "uid": name, "generation": generation})).expect("metadata")
 }
 
 fn names(due: &[(ObjectKey, LookMemory)]) -> Vec<&str> {
@@ -46,15 +50,38 @@ fn few_are_looked_at_at_once_and_those_that_waited_longest_first() {
 }
 
 #[test]
+fn a_namespace_with_many_delays_no_other_one() {
+    let (mut schedules, start) = (LookSchedules::default(), BootTime::default());
+    let at = |seconds| start.after(Duration::from_secs(seconds));
+    let mut stored: Vec<ObjectMeta> = (0..20).map(|number| of("flood", &format!("f{number:02}"), 1)).collect();
+    let (due, _) = schedules.take_due(&stored, MAX_CONCURRENT_LOOKS, start);
+    assert_eq!(names(&due), ["f00", "f01", "f02", "f03"], "half of the looks");
+    stored.extend(["a", "b"].map(|name| of("team", name, 1)));
+    stored.push(of("other", "c", 1));
+    assert_eq!(names(&schedules.take_due(&stored, 4, at(1)).0), ["c", "a", "b"]);
+    let mut due = due.into_iter();
+    let (key, memory) = due.next().expect("a look");
+    schedules.ended(&key, memory, LOOK_INTERVAL, at(2));
+    assert_eq!(names(&schedules.take_due(&stored, 4, at(2)).0), ["f04"], "one for one");
+    // Looks at Toolsets that are gone count until they end.
+    assert_eq!(schedules.take_due(&[], 4, at(3)).0.len(), 0);
+    assert_eq!(names(&schedules.take_due(&[of("flood", "new", 1)], 4, at(3)).0), [] as [&str; 0]);
+    for (key, memory) in due {
+        schedules.ended(&key, memory, LOOK_INTERVAL, at(4));
+    }
+    assert_eq!(names(&schedules.take_due(&[of("flood", "new", 1)], 4, at(4)).0), ["new"]);
+}
+
+#[test]
 fn those_that_are_gone_are_forgotten() {
     let (mut schedules, start) = (LookSchedules::default(), BootTime::default());
     let (due, gone) = schedules.take_due(&[metadata("a", 1)], 8, start);
     assert_eq!((due.len(), gone.len()), (1, 0));
     let (due_then, gone) = schedules.take_due(&[], 8, start);
-    assert_eq!((due_then.len(), gone.len(), schedules.0.len()), (0, 1, 0));
+    assert_eq!((due_then.len(), gone.len(), schedules.toolsets.len()), (0, 1, 0));
     // Its look ends later.
     for (key, memory) in due {
         schedules.ended(&key, memory, LOOK_INTERVAL, start);
     }
-    assert!(schedules.0.is_empty());
+    assert!(schedules.toolsets.is_empty());
 }
