@@ -50,6 +50,10 @@ pub const DEFAULT_ANNOTATION: &str = "spillway.dev/default";
 pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
 /// The same for `Breaker/default`.
 pub const DEFAULT_BREAKER_MADE_ANNOTATION: &str = "spillway.dev/default-breaker-made";
+/// On the NetworkPolicy of a Toolset: the addresses of the names in `spec.egress.allow`, as JSON. A new leader keeps them.
+pub const ADDRESSES_ANNOTATION: &str = "spillway.dev/addresses";
+/// On the pods of a Toolset: its ConfigMaps with their uids. A ConfigMap that was deleted and created again has another uid.
+pub const DEFINITIONS_ANNOTATION: &str = "spillway.dev/definitions";
 /// Annotation of Argo CD on the objects that it manages. Argo CD creates a deleted object again.
 pub const ARGO_TRACKING_ANNOTATION: &str = "argocd.argoproj.io/tracking-id";
 /// Start of the labels of nodes that have a version of the system call profile: the version follows. Pods of pools with

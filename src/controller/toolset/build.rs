@@ -8,13 +8,12 @@ mod pod;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
 use k8s_openapi::api::core::v1::{Service, ServiceAccount, ServicePort, ServiceSpec};
-use k8s_openapi::api::networking::v1::{
-    NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPort, NetworkPolicySpec,
-};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPort, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
+use super::egress::{EgressTargets, NameAddresses};
 use crate::api::owner::owner;
 use crate::api::{Toolset, names};
 use crate::controller::supervised::Supervised;
@@ -59,18 +58,20 @@ pub fn service(toolset: &Toolset) -> Service {
     Service { metadata: metadata(toolset), spec: Some(spec), status: None }
 }
 
-/// The NetworkPolicy of the pods. Only gateways and the controller connect to the bridge, and its programs reach what `egress` allows.
-pub fn network_policy(toolset: &Toolset, egress: Vec<NetworkPolicyEgressRule>, supervised: &Supervised) -> NetworkPolicy {
+/// The NetworkPolicy of the pods. Only gateways and the controller connect to the bridge, and its programs reach what `targets` allows.
+/// An annotation keeps the known addresses for a new leader.
+pub fn network_policy(toolset: &Toolset, targets: &EgressTargets, known: &NameAddresses, supervised: &Supervised) -> NetworkPolicy {
+    let annotations = known.to_annotation().map(|addresses| [(names::ADDRESSES_ANNOTATION.to_owned(), addresses)].into());
     let port = NetworkPolicyPort { protocol: Some("TCP".into()), port: Some(IntOrString::Int(BRIDGE_PORT.into())), end_port: None };
     let callers =
         NetworkPolicyIngressRule { ports: Some(vec![port]), from: Some(vec![supervised.peer.clone(), supervised.controller.clone()]) };
     NetworkPolicy {
-        metadata: metadata(toolset),
+        metadata: ObjectMeta { annotations, ..metadata(toolset) },
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(selector(toolset)),
             policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
             ingress: Some(vec![callers]),
-            egress: Some(egress),
+            egress: Some(targets.rules(known)),
         }),
     }
 }

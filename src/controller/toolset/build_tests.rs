@@ -67,8 +67,12 @@ fn the_service_leads_to_the_bridge() {
 
 #[test]
 fn only_gateways_and_the_controller_connect_to_the_bridge() {
+    let mut known = NameAddresses::default();
+    known.record("a.example", ["192.0.2.1".parse().expect("an address")], crate::cluster::clock::BootTime::default());
+    let named = network_policy(&toolset(json!({})), &EgressTargets::Nothing, &known, &supervised());
+    assert_eq!(json!(named.metadata.annotations), json!({"spillway.dev/addresses": "{\"a.example\":[\"192.0.2.1\"]}"}));
     assert_eq!(
-        json!(network_policy(&toolset(json!({})), vec![NetworkPolicyEgressRule::default()], &supervised())),
+        json!(network_policy(&toolset(json!({})), &EgressTargets::Everything, &NameAddresses::default(), &supervised())),
         json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata_of_all(),
             "spec": {"podSelector": {"matchLabels": selecting()}, "policyTypes": ["Ingress", "Egress"], "egress": [{}],
                 "ingress": [{"ports": [{"protocol": "TCP", "port": 8444}],

@@ -165,6 +165,25 @@ impl NameAddresses {
         self.0.get(name).into_iter().flat_map(|known| known.keys().copied())
     }
 
+    /// No address of any name is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All addresses, by name, as JSON. `None`: there are none.
+    pub fn to_annotation(&self) -> Option<String> {
+        let all: BTreeMap<&String, Vec<IpAddr>> = self.0.iter().map(|(name, known)| (name, known.keys().copied().collect())).collect();
+        (!all.is_empty()).then(|| serde_json::to_string(&all).unwrap_or_default())
+    }
+
+    /// Takes over the addresses of these names from an annotation, as if they were answered now.
+    pub fn restore(&mut self, annotation: &str, names: &BTreeSet<String>, now: BootTime) {
+        let stored: BTreeMap<String, Vec<IpAddr>> = serde_json::from_str(annotation).unwrap_or_default();
+        for (name, addresses) in stored.into_iter().filter(|(name, _)| names.contains(name)) {
+            self.record(&name, addresses, now);
+        }
+    }
+
     /// Those of `names` that have no address.
     pub fn unknown(&self, names: &BTreeSet<String>) -> Vec<String> {
         names.iter().filter(|name| !self.0.contains_key(*name)).cloned().collect()
@@ -263,5 +282,38 @@ mod tests {
         assert!(known.of("a").all(|address| address != two), "the oldest goes");
         known.retain(&BTreeSet::new());
         assert_eq!(known.of("a").count(), 0);
+    }
+
+    #[test]
+    fn a_new_leader_takes_over_the_addresses_of_the_names_that_are_listed() {
+        let (start, listed) = (BootTime::default(), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        let mut known = NameAddresses::default();
+        assert_eq!(known.to_annotation(), None);
+        known.record("a", [address("192.0.2.1"), address("2001:db8::1")], start);
+        known.record("c", [address("192.0.2.3")], start);
+        let annotation = known.to_annotation().expect("addresses");
+        assert_eq!(annotation, r#"{"a":["192.0.2.1","2001:db8::1"],"c":["192.0.2.3"]}"#);
+        let mut restored = NameAddresses::default();
+        restored.restore(&annotation, &listed, start);
+        assert_eq!(restored.of("a").collect::<Vec<_>>(), [address("192.0.2.1"), address("2001:db8::1")]);
+        assert_eq!((restored.of("c").count(), restored.unknown(&listed)), (0, vec!["b".to_owned()]));
+        restored.record("a", [address("192.0.2.9")], start.after(ADDRESS_RETENTION + Duration::from_secs(1)));
+        assert_eq!(restored.of("a").collect::<Vec<_>>(), [address("192.0.2.9")], "they expire as others");
+        let many: Vec<String> = (0..200).map(|last| format!("\"10.0.0.{last}\"")).collect();
+        restored.restore(&format!("{{\"b\":[{}]}}", many.join(",")), &listed, start);
+        assert_eq!(restored.of("b").count(), MAX_ADDRESSES);
+        let mut nothing = NameAddresses::default();
+        nothing.restore("not JSON", &listed, start);
+        assert!(nothing.is_empty());
+    }
+
+    #[test]
+    fn the_annotation_with_all_addresses_is_smaller_than_the_api_server_allows() {
+        let mut known = NameAddresses::default();
+        for name in 0..64 {
+            let addresses = (0..MAX_ADDRESSES as u16).map(|last| IpAddr::from([0x2001, 0xdb8, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, last]));
+            known.record(&format!("{name:0253}"), addresses, BootTime::default());
+        }
+        assert!(known.to_annotation().is_some_and(|annotation| annotation.len() < 256 * 1024 - 1024));
     }
 }

@@ -1,10 +1,12 @@
 //! One look at one Toolset: read it, apply its objects, ask its bridge, write its status.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::ListParams;
 
@@ -19,6 +21,7 @@ use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Toolset, ToolsetStatus};
 use crate::bridge::client::BridgeAccount;
+use crate::cluster::clock::BootTime;
 use crate::cluster::watch::Tolerant;
 use crate::cluster::{Error, ObjectKey, calls};
 use crate::controller::Context;
@@ -104,6 +107,7 @@ async fn observe_and_apply(
     let state = match (&targets, &definitions) {
         (Ok(targets), Ok(())) => {
             let wanted = targets.names();
+            restore_addresses(toolset, &name, &wanted, memory, context).await?;
             lookups.refresh(&key.namespace, &wanted, &mut memory.addresses).await;
             unknown_names = memory.addresses.unknown(&wanted);
             match apply_objects(toolset, targets, memory, context).await? {
@@ -133,6 +137,24 @@ async fn observe_and_apply(
     };
     let address = served.map(|served| served.address);
     Ok(ToolsetFacts { invalid_spec: targets.err(), definitions, objects, address, unknown_names, pod, answer })
+}
+
+/// Takes over the addresses that an earlier leader knew. Without them, slow lookups would close the network of a running bridge.
+async fn restore_addresses(
+    toolset: &Toolset,
+    name: &str,
+    wanted: &BTreeSet<String>,
+    memory: &mut LookMemory,
+    context: &Context,
+) -> Result<(), Error> {
+    if wanted.is_empty() || !memory.addresses.is_empty() {
+        return Ok(());
+    }
+    let policy = owned::<NetworkPolicy>(toolset, name, context).await?;
+    if let Some(annotation) = policy.as_ref().and_then(|policy| policy.annotations().get(names::ADDRESSES_ANNOTATION)) {
+        memory.addresses.restore(annotation, wanted, BootTime::now());
+    }
+    Ok(())
 }
 
 /// Tells gateways where the bridge is, and which ServiceAccount it has. While an earlier spec is in force, it has the account of that one.
@@ -172,7 +194,7 @@ async fn apply_objects(
             }
         };
     }
-    kept!(build::network_policy(toolset, targets.rules(addresses), &context.supervised));
+    kept!(build::network_policy(toolset, targets, addresses, &context.supervised));
     if let Some(account) = build::service_account(toolset) {
         kept!(account);
     }

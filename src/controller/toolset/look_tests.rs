@@ -163,6 +163,19 @@ async fn a_new_leader_serves_what_runs_before_it_looks_up_names() {
     assert_eq!(leader.context.toolsets.get(&key), served);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_without_answers_of_dns_keeps_the_network_open() {
+    let leader = Leader::of(&[toolset(json!({"mode": "AllowList", "allow": ["a.example:443"]})), definitions()]);
+    let mut memory = LookMemory::default();
+    memory.addresses.record("a.example", ["192.0.2.1".parse().expect("an address")], BootTime::now());
+    look(&key(), &mut memory, &Lookups::busy(), &leader.context).await.expect("a look");
+    let policy = leader.stored("networkpolicies", "tools-toolset").expect("a NetworkPolicy");
+    assert_eq!(policy["spec"]["egress"].as_array().map(Vec::len), Some(2), "{policy}");
+    look(&key(), &mut LookMemory::default(), &Lookups::busy(), &leader.context).await.expect("a look");
+    let then = leader.stored("networkpolicies", "tools-toolset").expect("a NetworkPolicy");
+    assert_eq!(then["spec"], policy["spec"]);
+}
+
 #[tokio::test]
 async fn nothing_is_made_for_a_new_toolset_with_a_wrong_definition() {
     let leader = Leader::of(&[toolset(json!(null)), definitions_of("1", "/bin/other")]);
