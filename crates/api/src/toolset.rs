@@ -89,8 +89,8 @@ pub struct Definitions {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCredential {
-    /// Name that definitions use.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    /// Name that definitions use. It becomes the name of a variable, so it begins with a letter.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Secret that holds the credential.
     pub secret_ref: LocalRef,
@@ -122,7 +122,8 @@ pub struct ToolsetEgress {
     /// `[fd00::5]:443`), a DNS name, whose addresses Spillway looks up every 30 seconds, or a Service of the cluster
     /// (`name.namespace.svc:port`). A NetworkPolicy sees the pods behind a Service and not the Service itself. Therefore the port of a
     /// Service is that of its pods, and the programs reach this port of all pods in the namespace. For the API server, give the
-    /// address behind its Service. Wildcards (`*.domain:port`) cannot be expressed: a Toolset with one is not served.
+    /// address behind its Service. Wildcards (`*.domain:port`) cannot be expressed: a Toolset with one
+    /// is not served, or served on as it was before.
     #[schemars(
         length(max = 64),
         inner(length(min = 3, max = 260), regex(pattern = "^((\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?|\\[[0-9a-f:.]+\\]):[0-9]{1,5}$"))
