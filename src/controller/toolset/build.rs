@@ -76,8 +76,8 @@ pub fn network_policy(toolset: &Toolset, targets: &EgressTargets, known: &NameAd
     }
 }
 
-/// The Deployment of the bridge.
-pub fn deployment(toolset: &Toolset, supervised: &Supervised) -> Deployment {
+/// The Deployment of the bridge. `definitions` names the ConfigMaps with their uids: one that was created again replaces the pod.
+pub fn deployment(toolset: &Toolset, definitions: &str, supervised: &Supervised) -> Deployment {
     Deployment {
         metadata: metadata(toolset),
         spec: Some(DeploymentSpec {
@@ -86,7 +86,7 @@ pub fn deployment(toolset: &Toolset, supervised: &Supervised) -> Deployment {
             selector: selector(toolset),
             // Two bridges at once would write one audit log, and run a call twice that is repeated with its idempotency key.
             strategy: Some(DeploymentStrategy { type_: Some("Recreate".into()), rolling_update: None }),
-            template: pod::template(toolset, supervised),
+            template: pod::template(toolset, definitions, supervised),
             ..DeploymentSpec::default()
         }),
         status: None,

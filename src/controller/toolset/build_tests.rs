@@ -42,7 +42,7 @@ fn metadata_of_all() -> Value {
 
 /// The pod's spec.
 fn pod(more: Value) -> Value {
-    json!(deployment(&toolset(more), &supervised()))["spec"]["template"]["spec"].clone()
+    json!(deployment(&toolset(more), "deploy=uid-2", &supervised()))["spec"]["template"]["spec"].clone()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn the_deployment_of_the_least_toolset() {
         ],
     });
     let template = json!({
-        "metadata": {"labels": labels(), "annotations": {"kubectl.kubernetes.io/default-container": "bridge"}},
+        "metadata": {"labels": labels(), "annotations": {"kubectl.kubernetes.io/default-container": "bridge", "spillway.dev/definitions": "deploy=uid-2"}},
         "spec": {
             "initContainers": [install],
             "containers": [bridge],
@@ -134,7 +134,7 @@ fn the_deployment_of_the_least_toolset() {
         },
     });
     assert_eq!(
-        json!(deployment(&toolset(json!({})), &supervised())),
+        json!(deployment(&toolset(json!({})), "deploy=uid-2", &supervised())),
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata_of_all(), "spec": {
             "replicas": 1, "revisionHistoryLimit": 3, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": selecting()}, "template": template}})
     );
@@ -191,6 +191,6 @@ fn each_field_of_the_spec_is_in_the_pod() {
     );
     assert_eq!(volume("audit"), Some(json!({"name": "audit", "persistentVolumeClaim": {"claimName": "audit"}})));
     assert_eq!(mounted("audit"), Some(json!({"name": "audit", "mountPath": "/spillway/audit"})));
-    let stdout = super::deployment(&toolset(json!({"audit": {"sink": "Stdout"}})), &supervised());
+    let stdout = super::deployment(&toolset(json!({"audit": {"sink": "Stdout"}})), "deploy=uid-2", &supervised());
     assert!(!json!(stdout).to_string().contains("audit"));
 }

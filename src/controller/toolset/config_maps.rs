@@ -44,7 +44,17 @@ struct JudgedVersions {
 
 /// The last judgement of the definitions of one Toolset.
 #[derive(Debug, Default)]
-pub struct RememberedJudgement(Option<(JudgedVersions, Result<(), DefinitionsProblem>)>);
+pub struct RememberedJudgement {
+    last: Option<(JudgedVersions, Result<(), DefinitionsProblem>)>,
+    uids: String,
+}
+
+impl RememberedJudgement {
+    /// The judged ConfigMaps with their uids, as `NAME=UID,NAME=UID`.
+    pub fn uids(&self) -> &str {
+        &self.uids
+    }
+}
 
 /// Judges the definitions of a Toolset. Reads the content of its ConfigMaps only if something changed since the last judgement.
 pub async fn read_and_judge(
@@ -53,22 +63,24 @@ pub async fn read_and_judge(
     remembered: &mut RememberedJudgement,
     context: &Context,
 ) -> Result<Result<(), DefinitionsProblem>, Error> {
-    if let Some((versions, judgement)) = &remembered.0
+    if let Some((versions, judgement)) = &remembered.last
         && stored_versions(toolset, key, context).await?.as_ref() == Some(versions)
     {
         return Ok(judgement.clone());
     }
-    remembered.0 = None;
+    *remembered = RememberedJudgement::default();
     let started = Instant::now();
     let is_late = move || started.elapsed() > JUDGING_TIMEOUT;
     let api = context.api::<ConfigMap>(&key.namespace);
-    let (mut facts, mut maps, mut complete) = (Vec::new(), Vec::new(), true);
+    let (mut facts, mut maps, mut uids, mut complete) = (Vec::new(), Vec::new(), Vec::new(), true);
     let mut judged = Some(DefinitionsJudge::new(allowed(&toolset.spec)));
     for entry in &toolset.spec.definitions {
         let map = api.get_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the definitions of a Toolset"))?;
         let version = map.as_ref().map(|map| MapVersion::of(&map.metadata));
         complete &= version != Some(None);
         maps.push(version.flatten());
+        let uid = map.as_ref().and_then(|map| map.metadata.uid.as_deref()).unwrap_or_default();
+        uids.push(format!("{}={uid}", entry.config_map_ref.name));
         facts.push((entry.clone(), map.as_ref().map(ConfigMapFacts::of)));
         if let Some(map) = map
             && let Some(judge) = judged.take()
@@ -76,6 +88,7 @@ pub async fn read_and_judge(
             judged = judge_map(judge, map, is_late).await;
         }
     }
+    remembered.uids = uids.join(",");
     let definitions = || match judged {
         Some(judge) => judge.finish(),
         None => {
@@ -86,17 +99,13 @@ pub async fn read_and_judge(
     let judgement = judge(&facts).and_then(|()| definitions());
     // A judgement that was not finished in time is tried again.
     if complete && !is_late() {
-        remembered.0 = Some((versions_of(toolset, maps), judgement.clone()));
+        remembered.last = Some((versions_of(toolset, maps), judgement.clone()));
     }
     Ok(judgement)
 }
 
 /// Judges a ConfigMap on a thread that may be busy. `None`: it panicked.
-async fn judge_map(
-    mut judge: DefinitionsJudge,
-    map: ConfigMap,
-    is_late: impl Fn() -> bool + Send + 'static,
-) -> Option<DefinitionsJudge> {
+async fn judge_map(mut judge: DefinitionsJudge, map: ConfigMap, is_late: impl Fn() -> bool + Send + 'static) -> Option<DefinitionsJudge> {
     let permit = JUDGING_THREADS.acquire().await.ok()?;
     let judging = tokio::task::spawn_blocking(move || {
         let _permit = permit;
@@ -115,8 +124,10 @@ async fn stored_versions(toolset: &Toolset, key: &ObjectKey, context: &Context) 
     let api = context.api::<ConfigMap>(&key.namespace);
     let mut maps = Vec::new();
     for entry in &toolset.spec.definitions {
-        let stored =
-            api.get_metadata_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the metadata of the definitions of a Toolset"))?;
+        let stored = api
+            .get_metadata_opt(&entry.config_map_ref.name)
+            .await
+            .map_err(Error::of("reading the metadata of the definitions of a Toolset"))?;
         match stored.map(|stored| MapVersion::of(&stored.metadata)) {
             None => maps.push(None),
             Some(Some(version)) => maps.push(Some(version)),

@@ -182,7 +182,10 @@ mod tests {
         for (spec, wrong) in [
             (json!({"credentials": credentials}), "a.md: line 5: timeoutSeconds: "),
             (json!({"maxExecutionSeconds": 400}), "a.md: line 6: "),
-            (json!({"credentials": credentials, "maxExecutionSeconds": 400, "allowedCommands": ["/usr/bin/git"]}), "a.md: line 4: allowedCommands: "),
+            (
+                json!({"credentials": credentials, "maxExecutionSeconds": 400, "allowedCommands": ["/usr/bin/git"]}),
+                "a.md: line 4: allowedCommands: ",
+            ),
         ] {
             let message = judged(spec, &map, false).expect_err(wrong);
             assert!(message.starts_with(wrong), "{message}");

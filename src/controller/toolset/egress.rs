@@ -4,7 +4,7 @@
 //! connection to a Service is translated to one of its pods before the policy sees it. So a Service becomes the pods of its namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use k8s_openapi::api::networking::v1::{NetworkPolicyEgressRule, NetworkPolicyPeer, NetworkPolicyPort};
@@ -24,6 +24,11 @@ const ADDRESS_RETENTION: Duration = Duration::from_secs(600);
 /// Ends of the names of Services.
 const SERVICE_SUFFIXES: [&str; 2] = [".svc.cluster.local", ".svc"];
 const DNS_PORT: u16 = 53;
+/// Namespace and label of the pods that answer DNS in most clusters.
+const DNS_NAMESPACE: &str = "kube-system";
+const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
+/// Usual address of the DNS cache on each node, which is no pod to a NetworkPolicy.
+const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 
 /// A destination of the programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +86,10 @@ impl EgressTargets {
         };
         // A Service has a name too.
         let needs_dns = targets.iter().any(|target| matches!(target, EgressTarget::Name(..) | EgressTarget::Service(..)));
-        let dns = needs_dns.then(|| NetworkPolicyEgressRule { ports: Some(vec![port("UDP", DNS_PORT), port("TCP", DNS_PORT)]), to: None });
+        let dns = needs_dns.then(|| NetworkPolicyEgressRule {
+            ports: Some(vec![port("UDP", DNS_PORT), port("TCP", DNS_PORT)]),
+            to: Some(vec![dns_pods(), block(NODE_LOCAL_DNS)]),
+        });
         let rules = targets.iter().filter_map(|target| {
             let (to, number) = match target {
                 EgressTarget::Address(address, number) => (vec![block(*address)], *number),
@@ -132,6 +140,12 @@ fn pods_of(namespace: &str) -> NetworkPolicyPeer {
     let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
     let namespace = LabelSelector { match_labels: Some(named), match_expressions: None };
     NetworkPolicyPeer { namespace_selector: Some(namespace), pod_selector: None, ip_block: None }
+}
+
+fn dns_pods() -> NetworkPolicyPeer {
+    let labelled = [(DNS_LABEL.0.to_owned(), DNS_LABEL.1.to_owned())].into();
+    let pods = LabelSelector { match_labels: Some(labelled), match_expressions: None };
+    NetworkPolicyPeer { pod_selector: Some(pods), ..pods_of(DNS_NAMESPACE) }
 }
 
 /// The addresses of names, as lookups answered. A failed lookup changes nothing.
@@ -229,7 +243,10 @@ mod tests {
         assert_eq!(
             json!(targets.rules(&known)),
             json!([
-                {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+                {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}], "to": [
+                    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}},
+                    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+                ]},
                 {"ports": port(443), "to": [{"ipBlock": {"cidr": "10.0.0.5/32"}}]},
                 {"ports": port(22), "to": [{"ipBlock": {"cidr": "fd00::5/128"}}]},
                 {"ports": port(443), "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}, {"ipBlock": {"cidr": "192.0.2.9/32"}}, {"ipBlock": {"cidr": "2001:db8::1/128"}}]},
@@ -311,7 +328,8 @@ mod tests {
     fn the_annotation_with_all_addresses_is_smaller_than_the_api_server_allows() {
         let mut known = NameAddresses::default();
         for name in 0..64 {
-            let addresses = (0..MAX_ADDRESSES as u16).map(|last| IpAddr::from([0x2001, 0xdb8, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, last]));
+            let addresses =
+                (0..MAX_ADDRESSES as u16).map(|last| IpAddr::from([0x2001, 0xdb8, 0xffff, 0xffff, 0xffff, 0xffff, 0xffff, last]));
             known.record(&format!("{name:0253}"), addresses, BootTime::default());
         }
         assert!(known.to_annotation().is_some_and(|annotation| annotation.len() < 256 * 1024 - 1024));

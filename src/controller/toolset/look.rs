@@ -166,10 +166,9 @@ fn serve(
     context: &Context,
 ) -> Option<ServedToolset> {
     let account = deployment.and_then(|stored| stored.spec.as_ref()?.template.spec.as_ref()?.service_account_name.clone());
-    let served = service.and_then(cluster_address).map(|address| ServedToolset {
-        address,
-        service_account: account.unwrap_or_else(|| build::account_name(toolset)),
-    });
+    let served = service
+        .and_then(cluster_address)
+        .map(|address| ServedToolset { address, service_account: account.unwrap_or_else(|| build::account_name(toolset)) });
     match &served {
         Some(served) => context.toolsets.set(key.clone(), served.clone()),
         None => context.toolsets.remove(key),
@@ -185,7 +184,7 @@ async fn apply_objects(
     context: &Context,
 ) -> Result<Result<(Service, Deployment), ObjectsState>, Error> {
     let uid = toolset.uid().unwrap_or_default();
-    let LookMemory { applied, addresses, judgement: _, silent_looks: _ } = memory;
+    let LookMemory { applied, addresses, judgement, silent_looks: _ } = memory;
     macro_rules! kept {
         ($desired:expr) => {
             match keep(&$desired, &uid, applied, context).await? {
@@ -199,7 +198,7 @@ async fn apply_objects(
         kept!(account);
     }
     let service = kept!(build::service(toolset));
-    let deployment = kept!(build::deployment(toolset, &context.supervised));
+    let deployment = kept!(build::deployment(toolset, judgement.uids(), &context.supervised));
     Ok(Ok((service, deployment)))
 }
 

@@ -126,8 +126,9 @@ async fn a_wrong_definition_changes_no_object_of_a_served_toolset() {
     }
     leader.put("configmaps", "deploy", Some(definitions_of("3", "/usr/bin/git")));
     look_once(&leader, &mut memory).await;
-    let image = leader.stored("deployments", "tools-toolset").map(|one| one["spec"]["template"]["spec"]["containers"][0]["image"].clone());
-    assert_eq!(image, Some(json!("other")));
+    let template = leader.stored("deployments", "tools-toolset").map(|one| one["spec"]["template"].clone()).expect("a Deployment");
+    assert_eq!(template["spec"]["containers"][0]["image"], "other");
+    assert_eq!(template["metadata"]["annotations"]["spillway.dev/definitions"], "deploy=uid-3", "it was created again");
 }
 
 #[tokio::test]

@@ -55,13 +55,14 @@ const INSTALL_REQUESTS: ComputeDefaults = [("cpu", "5m"), ("memory", "16Mi"), ("
 const BIN_VOLUME: (&str, &str, &str) = ("bin", BIN_DIR, "128Mi");
 const SCRATCH_VOLUMES: [(&str, &str, &str); 2] = [("work", WORK_DIR, "2Gi"), ("tmp", TMP_DIR, "1Gi")];
 
-/// The template of the pod.
-pub fn template(toolset: &Toolset, supervised: &Supervised) -> PodTemplateSpec {
+/// The template of the pod. `definitions` names the ConfigMaps with their uids.
+pub fn template(toolset: &Toolset, definitions: &str, supervised: &Supervised) -> PodTemplateSpec {
     let mut labels = names::toolset_labels(&toolset.name_any());
     labels.insert(names::MANAGED_BY_LABEL.to_owned(), names::MANAGED_BY.to_owned());
-    let annotation = ("kubectl.kubernetes.io/default-container".to_owned(), BRIDGE_CONTAINER.to_owned());
+    let annotations = [("kubectl.kubernetes.io/default-container", BRIDGE_CONTAINER), (names::DEFINITIONS_ANNOTATION, definitions)];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some(labels), annotations: Some([annotation].into()), ..ObjectMeta::default() }),
+        metadata: Some(ObjectMeta { labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() }),
         spec: Some(PodSpec {
             init_containers: Some(vec![install_container(supervised)]),
             containers: vec![bridge_container(toolset)],
