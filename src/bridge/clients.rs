@@ -99,15 +99,15 @@ impl Clients {
     }
 
     /// The caller of a request, or the refusal of it.
-    fn caller(&self, headers: &HeaderMap) -> Result<Caller, Response> {
+    fn caller(&self, headers: &HeaderMap) -> Result<Caller, Box<Response>> {
         match self {
             Self::Local { token: Some(token) } if !has_token(headers, token) => {
                 let message = "this bridge asks for a token: Authorization: Bearer TOKEN, with the TOKEN of its --token-file\n";
-                Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], message).into_response())
+                Err(Box::new((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], message).into_response()))
             }
             Self::Local { .. } => Ok(Caller::named(LOCAL_CALLER)),
             Self::Gateways { .. } => asserted_caller(headers)
-                .ok_or_else(|| (StatusCode::BAD_REQUEST, "the gateway names no agent for which it calls\n").into_response()),
+                .ok_or_else(|| Box::new((StatusCode::BAD_REQUEST, "the gateway names no agent for which it calls\n").into_response())),
         }
     }
 
@@ -147,7 +147,7 @@ async fn admit(State((clients, executor)): State<(Clients, Arc<Executor>)>, requ
         Err(refused) => {
             let message = "the request does not show who calls".to_owned();
             executor.refuse(Caller::named(clients.counted_as()), CALLER_RULE, message).await;
-            return refused;
+            return *refused;
         }
     };
     if let Err(refused) = keep_connection(&request, clients.counted_as()) {
