@@ -143,6 +143,12 @@ impl Scene {
         .await
     }
 
+    /// Removes the Toolset, whose objects go with it, and then the namespace.
+    async fn close(self) {
+        self.namespace.api::<Toolset>().delete("deploy", &DeleteParams::default()).await.expect("deleted");
+        self.namespace.close().await;
+    }
+
     /// The pods of the bridge.
     async fn bridges(&self) -> Vec<Pod> {
         let selected = ListParams::default().labels("app.kubernetes.io/name=spillway-bridge,app.kubernetes.io/instance=deploy");
@@ -151,7 +157,8 @@ impl Scene {
 
     /// Begins a call that takes long, the `count`th, and waits until its program runs.
     async fn begin_slow(&self, agent: &str, count: usize) {
-        sh(&self.namespace, agent, &format!("{EXECUTE}\nexecute slow '{{}}' >/dev/null 2>&1 & sleep 1")).await;
+        // The shell lets go of its output, or this would wait for the call.
+        sh(&self.namespace, agent, &format!("{EXECUTE}\nexec >/dev/null 2>&1\nexecute slow '{{}}' & sleep 1")).await;
         eventually("the program runs", async || {
             let audit = self.audit().await;
             let started = audit.iter().filter(|event| event["event"] == "Start" && event["program"] == "slow").count();
@@ -259,7 +266,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     assert!(answer.status == 200 && answer.json()["result"]["structuredContent"]["status"] == "ok", "{answer:?}");
     assert_eq!(server.deployed(), ["v7", "v9"]);
     namespace.release_item("release").await;
-    scene.namespace.close().await;
+    scene.close().await;
 }
 
 #[tokio::test]
@@ -296,7 +303,7 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     scene.wait_for("DefinitionsValid", "True", "DefinitionsLoaded").await;
     // A program of which the client goes away is ended, and so is one of an agent that is paused, and of one that ends.
     scene.begin_slow(&agent, 1).await;
-    sh(namespace, &agent, "kill $(ps -o pid,comm | awk '$2 == \"wget\" { print $1 }')").await.ok();
+    sh(namespace, &agent, "kill -9 $(pidof wget)").await.ok();
     scene.wait_for_cancelled(1).await;
     scene.begin_slow(&agent, 2).await;
     let paused = async |paused: bool| {
@@ -328,5 +335,5 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
         check_state(refusal.status == 403 || refusal.status == 401, || format!("{refusal:?}"))
     })
     .await;
-    scene.namespace.close().await;
+    scene.close().await;
 }
