@@ -177,14 +177,19 @@ impl Scene {
         .await;
     }
 
+    /// The lines that the bridge writes.
+    async fn log(&self) -> String {
+        let mut text = String::new();
+        for bridge in self.bridges().await {
+            text += &self.namespace.api::<Pod>().logs(&bridge.name_any(), &LogParams::default()).await.unwrap_or_default();
+        }
+        text
+    }
+
     /// The records of the audit log, which the bridge writes to its standard output.
     async fn audit(&self) -> Vec<Value> {
-        let mut events = Vec::new();
-        for bridge in self.bridges().await {
-            let log = self.namespace.api::<Pod>().logs(&bridge.name_any(), &LogParams::default()).await.unwrap_or_default();
-            events.extend(log.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|event: &Value| event["hash"].is_string()));
-        }
-        events
+        let log = self.log().await;
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|event: &Value| event["hash"].is_string()).collect()
     }
 }
 
@@ -290,8 +295,17 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         }
     };
+    let told = async {
+        // The kubelet shows the change to the bridge in a minute or so.
+        eventually("the bridge has seen the wrong definitions", async || {
+            let log = scene.log().await;
+            check_state(log.contains("the last right ones are served"), || log)
+        })
+        .await;
+        scene.wait_for("DefinitionsValid", "False", "InvalidDefinition").await
+    };
     let (toolset, message) = tokio::select! {
-        found = scene.wait_for("DefinitionsValid", "False", "InvalidDefinition") => found,
+        found = told => found,
         () = calls => unreachable!("the calls do not end"),
     };
     assert!(failed.lock().expect("whole").is_empty(), "{failed:?}");
