@@ -272,6 +272,20 @@ fn a_program_gets_its_credential_and_the_agent_does_not() {
 }
 
 #[test]
+fn a_program_reads_the_token_of_a_service_account_and_no_answer_shows_it() {
+    // Sandboxes close this folder, as they do that of the token in a pod.
+    let folder = tempfile::Builder::new().prefix("account").tempdir_in("/tmp").expect("a folder");
+    fs::write(folder.path().join("token"), "token-of-the-account").expect("a file");
+    let path = folder.path().display().to_string();
+    let cat = format!("command: /usr/bin/cat\nargv: ['{path}/token']\n");
+    let without = Bridge::start(&[("cat", &cat)], &[]);
+    assert_eq!(without.execute("cat", &json!({}))["status"], "nonzero");
+    let with = Bridge::start(&[("cat", &cat)], &["--service-account", &path]);
+    let answer = with.execute("cat", &json!({}));
+    assert_eq!((&answer["status"], &answer["stdout"]), (&json!("ok"), &json!("[credential service-account-token]")), "{answer}");
+}
+
+#[test]
 fn a_program_writes_only_to_its_private_folder() {
     let bridge = Bridge::start(&[("shell", SHELL)], &[]);
     let outside = tempfile::tempdir().expect("a folder");

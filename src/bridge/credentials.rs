@@ -41,6 +41,11 @@ impl CredentialFiles {
         names.iter().map(read).collect()
     }
 
+    /// Whether programs may read the token of a ServiceAccount.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// The token that all programs may read.
     pub fn read_token(&self) -> Result<Option<String>, String> {
         let token = self.token.as_ref().map(read).transpose();

@@ -42,6 +42,8 @@ const PROCESS_RULE: &str = "process";
 const END_MILLISECONDS: u64 = 10_000;
 /// The name of that token in an answer, in place of the token.
 const SERVICE_ACCOUNT_TOKEN: &str = "service-account-token";
+/// Where programs with the token of a ServiceAccount find the API server.
+const API_SERVER_VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
 /// Where programs look for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Characters of the id of a call.
@@ -345,6 +347,9 @@ impl Executor {
         let mut variables: BTreeMap<String, String> = [("PATH", PATH), ("HOME", &home), ("TMPDIR", &home), ("LANG", "C.UTF-8")]
             .map(|(name, value)| (name.into(), value.into()))
             .into();
+        if self.credentials.has_token() {
+            variables.extend(API_SERVER_VARIABLES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))));
+        }
         variables.extend(environment.clone());
         variables.extend(ready.credentials.iter().map(|(name, value)| (credential_variable(name), value.clone())));
         let job = ProgramJob {
