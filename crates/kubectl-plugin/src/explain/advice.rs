@@ -1,5 +1,5 @@
 //! The advice for a reason. One table (`table`) has the reasons that an Agent or an AgentPool can have, and
-//! others those of the changes of items (`changesets`) and of the sandbox (`sandbox`). Pure.
+//! others those of the changes of items (`changesets`), of the sandbox (`sandbox`) and of Toolsets (`toolsets`). Pure.
 //!
 //! A reason without an entry gets the advice of its condition type, because a newer operator may have more reasons than
 //! this plugin knows.
@@ -7,6 +7,7 @@
 mod changesets;
 mod sandbox;
 mod table;
+mod toolsets;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -14,6 +15,7 @@ use crate::api::conditions::types;
 use changesets::CHANGESET_ADVICE;
 use sandbox::SANDBOX_ADVICE;
 use table::ADVICE_BY_REASON;
+use toolsets::TOOLSET_ADVICE;
 
 /// Advice for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub enum Advice {
 use Advice::{Do, Nothing};
 
 fn table() -> impl Iterator<Item = &'static (&'static str, Advice)> {
-    ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).chain(SANDBOX_ADVICE)
+    ADVICE_BY_REASON.iter().chain(CHANGESET_ADVICE).chain(SANDBOX_ADVICE).chain(TOOLSET_ADVICE)
 }
 
 /// The advice of the table for a reason.

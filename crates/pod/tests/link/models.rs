@@ -1,24 +1,27 @@
-//! Tests of the sidecar's loopback ports: model calls are forwarded, and the other ports answer that they are not served.
+//! Tests of the sidecar's loopback ports for models and for tools.
 
 use super::*;
 
 #[test]
-fn the_loopback_ports_that_serve_nothing_say_so() {
+fn the_port_for_tools_serves_toolsets_of_this_pod_alone() {
     let folder = Folder::new();
     let gateway = FakeGateway::start(&folder);
     let first = ports();
     let _link = start_link_with(&folder, &gateway, &["--first-port", &first.to_string()]);
-    for request in ["POST /x HTTP/1.0\r\n\r\n{}", "PUT / HTTP/1.1\r\n\r\n"] {
-        let what = "tools";
+    let ask = |path: &str, host: &str| {
         let mut stream = until("the port is open", || TcpStream::connect(("127.0.0.1", first + 3)).ok());
-        stream.write_all(request.as_bytes()).expect("asked");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer mine\r\nConnection: close");
+        stream.write_all(format!("{head}\r\nContent-Length: 2\r\n\r\n{{}}").as_bytes()).expect("asked");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("answered");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
-        let body: Value = serde_json::from_str(body).expect("JSON");
-        assert!(body["code"] == "not_built" && body["message"].as_str().is_some_and(|text| text.contains(what)), "{body}");
-    }
+        answer
+    };
+    assert!(ask("/other", "127.0.0.1").starts_with("HTTP/1.1 404 "), "another path");
+    let page = ask("/mcp/deploy", "evil.example");
+    assert!(page.starts_with("HTTP/1.1 403 ") && page.contains("127.0.0.1 or localhost"), "{page}");
+    ask("/mcp/deploy", "localhost");
+    let call = gateway.wait("/mcp/", 0, |_| true);
+    assert_eq!((call.path.as_str(), call.token.as_str()), ("/mcp/deploy", "token-1"), "with the pod's token, and not with the program's");
 }
 
 /// A request to the models port.
