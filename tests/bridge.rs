@@ -282,7 +282,7 @@ fn a_program_reads_the_token_of_a_service_account_and_no_answer_shows_it() {
     assert_eq!(without.execute("cat", &json!({}))["status"], "nonzero");
     let with = Bridge::start(&[("cat", &cat)], &["--service-account", &path]);
     let answer = with.execute("cat", &json!({}));
-    assert_eq!((&answer["status"], &answer["stdout"]), (&json!("ok"), &json!("[credential service-account-token]")), "{answer}");
+    assert_eq!((&answer["status"], &answer["stdout"]), (&json!("ok"), &json!("[credential ServiceAccount token]")), "{answer}");
 }
 
 #[test]

@@ -5,10 +5,13 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
-use spillway_bridge::redaction::MIN_SECRET_BYTES;
+use spillway_bridge::redaction::{MIN_SECRET_BYTES, Secrets};
 
 /// The most bytes of a credential.
 const MAX_CREDENTIAL_BYTES: u64 = 64 * 1024;
+
+/// The name of the token of a ServiceAccount in an answer. No credential has this name.
+const TOKEN_NAME: &str = "ServiceAccount token";
 
 /// The files of credentials.
 #[derive(Clone, Debug, Default)]
@@ -46,10 +49,11 @@ impl CredentialFiles {
         self.token.is_some()
     }
 
-    /// The token that all programs may read.
-    pub fn read_token(&self) -> Result<Option<String>, String> {
+    /// The token that all programs may read now, to take it out of answers.
+    pub fn read_token(&self) -> Result<Secrets, String> {
         let token = self.token.as_ref().map(read).transpose();
-        token.map_err(|error| format!("the token of the ServiceAccount cannot be read: {error}"))
+        let token = token.map_err(|error| format!("the token of the ServiceAccount cannot be read: {error}"))?;
+        Ok(Secrets::new(&token.map(|token| (TOKEN_NAME.to_owned(), token)).into_iter().collect()))
     }
 }
 
@@ -88,7 +92,8 @@ mod tests {
         for (content, value) in [("abcdef", "abcdef"), ("abcdef\n", "abcdef"), ("abcdef\r\n", "abcdef"), ("abc\ndef\n\n", "abc\ndef\n")] {
             fs::write(&file, content).expect("a file");
             assert_eq!(read().as_deref(), Ok(value));
-            assert_eq!(files.read_token().expect("the token").as_deref(), Some(value));
+            let hidden = files.read_token().expect("the token").remove(format!("a {value} b"));
+            assert!(hidden.starts_with("a [credential ServiceAccount token]") && !hidden.contains(value), "{hidden}");
         }
         for wrong in [vec![0xff; 9], b"abc\0def".to_vec(), vec![b'x'; 70_000], b"abcde\n".to_vec(), Vec::new()] {
             fs::write(&file, wrong).expect("a file");

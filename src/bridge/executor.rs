@@ -40,8 +40,6 @@ pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list
 const PROCESS_RULE: &str = "process";
 /// After its time limit a program has this long to be ended.
 const END_MILLISECONDS: u64 = 10_000;
-/// The name of that token in an answer, in place of the token.
-const SERVICE_ACCOUNT_TOKEN: &str = "service-account-token";
 /// Where programs with the token of a ServiceAccount find the API server.
 const API_SERVER_VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
 /// Where programs look for programs.
@@ -330,7 +328,7 @@ impl Executor {
         // It may contain a million files.
         let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
         let answer = match ended {
-            Ok(ended) => answer(ended, secrets),
+            Ok(ended) => self.answer(ended, secrets).await,
             Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, PROCESS_RULE, error.to_string()),
             Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, PROCESS_RULE, error.to_string()),
         };
@@ -365,13 +363,22 @@ impl Executor {
         program_process::run(&job, &variables, end).await
     }
 
+    /// The answer about a program that ended. The token of the ServiceAccount may be another one than at the start.
+    async fn answer(&self, ended: ProgramEnd, secrets: &Secrets) -> Answer {
+        let files = self.credentials.clone();
+        match tokio::task::spawn_blocking(move || files.read_token()).await {
+            Ok(Ok(token)) => answer(ended, &secrets.clone().and(token)),
+            Ok(Err(message)) => Answer::not_run(Status::Unknown, "credentials", message),
+            Err(error) => Answer::not_run(Status::Unknown, "internal", error.to_string()),
+        }
+    }
+
     /// The credentials of a program, and what is taken out of its answer.
     async fn read_credentials(&self, definition: &Definition) -> Result<(BTreeMap<String, String>, Secrets), String> {
         let (files, names) = (self.credentials.clone(), definition.credentials.clone());
         let reading = move || {
             let credentials = files.read(&names)?;
-            let token = files.read_token()?.map(|token| (SERVICE_ACCOUNT_TOKEN.to_owned(), token));
-            let secrets = Secrets::new(&credentials.clone().into_iter().chain(token).collect());
+            let secrets = Secrets::new(&credentials).and(files.read_token()?);
             Ok((credentials, secrets))
         };
         let read = tokio::task::spawn_blocking(reading).await;

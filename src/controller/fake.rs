@@ -99,6 +99,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             image: String::new(),
             pull_policy: String::new(),
             canaries: Vec::new(),
+            dns: Vec::new(),
         },
         egress: EgressSettings::default(),
         git: GitSettings::default(),

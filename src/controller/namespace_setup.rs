@@ -110,6 +110,7 @@ mod tests {
             image: "i".into(),
             pull_policy: "Never".into(),
             canaries: vec![],
+            dns: Vec::new(),
         };
         let wall = policy("n", &supervised);
         assert_eq!((wall.metadata.name.as_deref(), wall.metadata.owner_references), (Some("spillway-agents"), None));

@@ -14,6 +14,8 @@ use kube::{Api, Client};
 
 /// Delay between two reads of the gateway's Service while it is missing.
 const SERVICE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The most servers of names. A resolver uses three.
+const MAX_NAME_SERVERS: usize = 3;
 /// Interval of the checks whether the gateway's address has changed.
 const SERVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -69,6 +71,8 @@ pub struct Supervised {
     pub pull_policy: String,
     /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
+    /// The servers that our own pod asks for names. Other pods usually ask the same.
+    pub dns: Vec<IpAddr>,
 }
 
 /// Resolves the settings, and waits for the Service. `tell` gets what is missing meanwhile.
@@ -117,7 +121,8 @@ async fn read_gateway(settings: &Settings, client: &Client) -> anyhow::Result<Su
         ControllerPeer::Labels(labels) => pods(labels.clone(), namespace),
     };
     let (image, pull_policy, canaries) = (image.clone(), pull_policy.clone(), canaries.clone());
-    Ok(Supervised { gateway, peer, port, controller, image, pull_policy, canaries })
+    let dns = name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    Ok(Supervised { gateway, peer, port, controller, image, pull_policy, canaries, dns })
 }
 
 /// One address, as a NetworkPolicy sees it.
@@ -152,10 +157,23 @@ fn service_address(service: &Service, namespace: &str) -> anyhow::Result<(String
     ))
 }
 
+/// The servers in the text of resolv.conf that other pods could ask too.
+fn name_servers(text: &str) -> Vec<IpAddr> {
+    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok());
+    servers.filter(|server| !server.is_loopback()).take(MAX_NAME_SERVERS).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_servers_of_names_are_those_that_other_pods_can_ask() {
+        let text = "search a.b\nnameserver 10.96.0.10\nnameserver 127.0.0.53\nnameserver fd00::a\noptions ndots:5\nnameserver x\n";
+        let expected: [IpAddr; 2] = ["10.96.0.10".parse().expect("an address"), "fd00::a".parse().expect("an address")];
+        assert_eq!(name_servers(text), expected);
+    }
 
     #[test]
     fn a_policy_sees_the_pods_behind_a_service_and_their_port() {

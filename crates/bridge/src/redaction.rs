@@ -23,10 +23,20 @@ impl Secrets {
             secrets
                 .extend(texts.filter(|text| text.len() >= MIN_SECRET_BYTES).map(|text| (text.to_owned(), format!("[credential {name}]"))));
         }
-        // A whole value is taken out before its lines are.
-        secrets.sort_by(|(one, _), (other, _)| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
-        secrets.dedup();
-        Self(secrets)
+        Self(secrets).sorted()
+    }
+
+    /// These and others.
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self.sorted()
+    }
+
+    /// A whole value is taken out before its lines are.
+    fn sorted(mut self) -> Self {
+        self.0.sort_by(|(one, _), (other, _)| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+        self.0.dedup();
+        self
     }
 
     /// The text without them.

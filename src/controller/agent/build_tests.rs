@@ -42,6 +42,7 @@ fn supervised() -> Supervised {
         image: "spillway:dev".into(),
         pull_policy: "Never".into(),
         canaries: vec![],
+        dns: Vec::new(),
     }
 }
 

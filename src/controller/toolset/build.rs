@@ -71,7 +71,7 @@ pub fn network_policy(toolset: &Toolset, targets: &EgressTargets, known: &NameAd
             pod_selector: Some(selector(toolset)),
             policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
             ingress: Some(vec![callers]),
-            egress: Some(targets.rules(known)),
+            egress: Some(targets.rules(known, &supervised.dns)),
         }),
     }
 }

@@ -1,12 +1,11 @@
 //! Reads the ConfigMaps with the definitions of a Toolset, and remembers their judgement. It holds one ConfigMap at a time, and no content
 //! afterwards.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use super::definitions::{ConfigMapFacts, DefinitionsJudge, DefinitionsProblem, allowed, judge};
 use crate::api::Toolset;
@@ -50,7 +49,7 @@ pub struct RememberedJudgement {
 }
 
 impl RememberedJudgement {
-    /// The judged ConfigMaps with their uids, as `NAME=UID,NAME=UID`.
+    /// The judged ConfigMaps that do not change, with their uids, as `NAME=UID,NAME=UID`.
     pub fn uids(&self) -> &str {
         &self.uids
     }
@@ -69,23 +68,24 @@ pub async fn read_and_judge(
         return Ok(judgement.clone());
     }
     *remembered = RememberedJudgement::default();
-    let started = Instant::now();
-    let is_late = move || started.elapsed() > JUDGING_TIMEOUT;
     let api = context.api::<ConfigMap>(&key.namespace);
     let (mut facts, mut maps, mut uids, mut complete) = (Vec::new(), Vec::new(), Vec::new(), true);
     let mut judged = Some(DefinitionsJudge::new(allowed(&toolset.spec)));
+    let mut spent = Duration::ZERO;
     for entry in &toolset.spec.definitions {
         let map = api.get_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the definitions of a Toolset"))?;
         let version = map.as_ref().map(|map| MapVersion::of(&map.metadata));
         complete &= version != Some(None);
         maps.push(version.flatten());
-        let uid = map.as_ref().and_then(|map| map.metadata.uid.as_deref()).unwrap_or_default();
-        uids.push(format!("{}={uid}", entry.config_map_ref.name));
+        // A bridge takes over a changed ConfigMap by itself, unless the kubelet shows it no change.
+        let is_fixed = entry.mutable != Some(true) || map.as_ref().is_some_and(|map| map.immutable == Some(true));
+        let uid = map.as_ref().and_then(|map| map.metadata.uid.as_deref()).filter(|_| is_fixed);
+        uids.extend(uid.map(|uid| format!("{}={uid}", entry.config_map_ref.name)));
         facts.push((entry.clone(), map.as_ref().map(ConfigMapFacts::of)));
         if let Some(map) = map
             && let Some(judge) = judged.take()
         {
-            judged = judge_map(judge, map, is_late).await;
+            judged = judge_map(judge, map, &mut spent).await;
         }
     }
     remembered.uids = uids.join(",");
@@ -97,22 +97,26 @@ pub async fn read_and_judge(
         }
     };
     let judgement = judge(&facts).and_then(|()| definitions());
-    // A judgement that was not finished in time is tried again.
-    if complete && !is_late() {
+    // Also one that took too long: it would take as long again.
+    if complete {
         remembered.last = Some((versions_of(toolset, maps), judgement.clone()));
     }
     Ok(judgement)
 }
 
-/// Judges a ConfigMap on a thread that may be busy. `None`: it panicked.
-async fn judge_map(mut judge: DefinitionsJudge, map: ConfigMap, is_late: impl Fn() -> bool + Send + 'static) -> Option<DefinitionsJudge> {
+/// Judges a ConfigMap on a thread that may be busy. `spent`: the time that judging has taken; waiting does not count. `None`: it panicked.
+async fn judge_map(mut judge: DefinitionsJudge, map: ConfigMap, spent: &mut Duration) -> Option<DefinitionsJudge> {
     let permit = JUDGING_THREADS.acquire().await.ok()?;
+    let before = *spent;
     let judging = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        judge.judge(&map, is_late);
-        judge
+        let began = Instant::now();
+        judge.judge(&map, || before + began.elapsed() > JUDGING_TIMEOUT);
+        (judge, before + began.elapsed())
     });
-    judging.await.ok()
+    let (judge, after) = judging.await.ok()?;
+    *spent = after;
+    Some(judge)
 }
 
 fn versions_of(toolset: &Toolset, maps: Vec<Option<MapVersion>>) -> JudgedVersions {

@@ -78,7 +78,8 @@ impl EgressTargets {
     }
 
     /// The rules of the NetworkPolicy, with the known addresses of the names. A name without an address has no rule.
-    pub fn rules(&self, known: &NameAddresses) -> Vec<NetworkPolicyEgressRule> {
+    /// `dns`: servers of names besides the usual ones. To a NetworkPolicy the address of a Service is none of its pods.
+    pub fn rules(&self, known: &NameAddresses, dns: &[IpAddr]) -> Vec<NetworkPolicyEgressRule> {
         let targets = match self {
             Self::Nothing => return Vec::new(),
             Self::Everything => return vec![NetworkPolicyEgressRule::default()],
@@ -86,9 +87,9 @@ impl EgressTargets {
         };
         // A Service has a name too.
         let needs_dns = targets.iter().any(|target| matches!(target, EgressTarget::Name(..) | EgressTarget::Service(..)));
-        let dns = needs_dns.then(|| NetworkPolicyEgressRule {
+        let dns_rule = needs_dns.then(|| NetworkPolicyEgressRule {
             ports: Some(vec![port("UDP", DNS_PORT), port("TCP", DNS_PORT)]),
-            to: Some(vec![dns_pods(), block(NODE_LOCAL_DNS)]),
+            to: Some([dns_pods(), block(NODE_LOCAL_DNS)].into_iter().chain(dns.iter().copied().map(block)).collect()),
         });
         let rules = targets.iter().filter_map(|target| {
             let (to, number) = match target {
@@ -99,7 +100,7 @@ impl EgressTargets {
             // A rule without destinations would allow all.
             (!to.is_empty()).then(|| NetworkPolicyEgressRule { ports: Some(vec![port("TCP", number)]), to: Some(to) })
         });
-        dns.into_iter().chain(rules).collect()
+        dns_rule.into_iter().chain(rules).collect()
     }
 }
 
@@ -150,7 +151,11 @@ fn dns_pods() -> NetworkPolicyPeer {
 
 /// The addresses of names, as lookups answered. A failed lookup changes nothing.
 #[derive(Clone, Debug, Default)]
-pub struct NameAddresses(BTreeMap<String, BTreeMap<IpAddr, BootTime>>);
+pub struct NameAddresses {
+    known: BTreeMap<String, BTreeMap<IpAddr, BootTime>>,
+    /// The name that was tried last. The next lookups begin after it, so that slow names keep no other from being tried.
+    tried: Option<String>,
+}
 
 impl NameAddresses {
     /// Records the answer to a lookup. Of too many addresses those are kept that were answered last.
@@ -159,7 +164,7 @@ impl NameAddresses {
         if answer.is_empty() {
             return;
         }
-        let known = self.0.entry(name.to_owned()).or_default();
+        let known = self.known.entry(name.to_owned()).or_default();
         known.extend(answer.into_iter().map(|address| (address, now)));
         known.retain(|_, last| now.since(*last) <= ADDRESS_RETENTION);
         while known.len() > MAX_ADDRESSES
@@ -169,24 +174,36 @@ impl NameAddresses {
         }
     }
 
+    /// These names in the order in which they are looked up next.
+    pub fn in_turn(&self, names: &BTreeSet<String>) -> Vec<String> {
+        let is_next = |name: &&String| self.tried.as_ref().is_none_or(|tried| *name > tried);
+        let (next, later): (Vec<&String>, Vec<&String>) = names.iter().partition(is_next);
+        next.into_iter().chain(later).cloned().collect()
+    }
+
+    /// This name was tried last.
+    pub fn tried(&mut self, name: Option<&String>) {
+        self.tried = name.cloned();
+    }
+
     /// Forgets all names but these.
     pub fn retain(&mut self, names: &BTreeSet<String>) {
-        self.0.retain(|name, _| names.contains(name));
+        self.known.retain(|name, _| names.contains(name));
     }
 
     /// The addresses of a name, sorted.
     pub fn of(&self, name: &str) -> impl Iterator<Item = IpAddr> {
-        self.0.get(name).into_iter().flat_map(|known| known.keys().copied())
+        self.known.get(name).into_iter().flat_map(|known| known.keys().copied())
     }
 
     /// No address of any name is known.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.known.is_empty()
     }
 
     /// All addresses, by name, as JSON. `None`: there are none.
     pub fn to_annotation(&self) -> Option<String> {
-        let all: BTreeMap<&String, Vec<IpAddr>> = self.0.iter().map(|(name, known)| (name, known.keys().copied().collect())).collect();
+        let all: BTreeMap<&String, Vec<IpAddr>> = self.known.iter().map(|(name, known)| (name, known.keys().copied().collect())).collect();
         (!all.is_empty()).then(|| serde_json::to_string(&all).unwrap_or_default())
     }
 
@@ -200,7 +217,7 @@ impl NameAddresses {
 
     /// Those of `names` that have no address.
     pub fn unknown(&self, names: &BTreeSet<String>) -> Vec<String> {
-        names.iter().filter(|name| !self.0.contains_key(*name)).cloned().collect()
+        names.iter().filter(|name| !self.known.contains_key(*name)).cloned().collect()
     }
 }
 
@@ -225,10 +242,10 @@ mod tests {
     fn nothing_is_allowed_unless_it_is_listed() {
         let known = NameAddresses::default();
         assert_eq!(EgressTargets::parse(None), Ok(EgressTargets::Nothing));
-        assert_eq!(parsed(json!({})).expect("valid").rules(&known), []);
-        assert_eq!(parsed(json!({"mode": "None"})).expect("valid").rules(&known), []);
-        assert_eq!(parsed(json!({"mode": "AllowList"})).expect("valid").rules(&known), []);
-        assert_eq!(json!(parsed(json!({"mode": "Open"})).expect("valid").rules(&known)), json!([{}]));
+        assert_eq!(parsed(json!({})).expect("valid").rules(&known, &[]), []);
+        assert_eq!(parsed(json!({"mode": "None"})).expect("valid").rules(&known, &[]), []);
+        assert_eq!(parsed(json!({"mode": "AllowList"})).expect("valid").rules(&known, &[]), []);
+        assert_eq!(json!(parsed(json!({"mode": "Open"})).expect("valid").rules(&known, &[])), json!([{}]));
     }
 
     #[test]
@@ -241,7 +258,7 @@ mod tests {
         let port = |number: u16| json!([{"protocol": "TCP", "port": number}]);
         let of = |namespace: &str| json!([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]);
         assert_eq!(
-            json!(targets.rules(&known)),
+            json!(targets.rules(&known, &[])),
             json!([
                 {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}], "to": [
                     {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}},
@@ -261,9 +278,11 @@ mod tests {
         let targets = allowed("git.example.com:443").expect("valid");
         let known = NameAddresses::default();
         assert_eq!(known.unknown(&targets.names()), ["git.example.com"]);
-        let rules = targets.rules(&known);
+        let rules = targets.rules(&known, &[]);
         assert!(rules.len() == 1 && rules[0].ports.as_ref().is_some_and(|ports| ports.len() == 2), "DNS alone: {rules:?}");
-        assert_eq!(allowed("10.0.0.5:443").expect("valid").rules(&known).len(), 1, "an address needs no DNS");
+        let asked = targets.rules(&known, &["10.96.0.10".parse().expect("an address")]);
+        assert!(json!(asked[0].to).to_string().contains("10.96.0.10/32"), "{asked:?}");
+        assert_eq!(allowed("10.0.0.5:443").expect("valid").rules(&known, &[]).len(), 1, "an address needs no DNS");
     }
 
     #[test]

@@ -56,17 +56,22 @@ impl Lookups {
     pub async fn refresh(&self, namespace: &str, names: &BTreeSet<String>, known: &mut NameAddresses) {
         known.retain(names);
         let permits = self.permits_of(namespace);
-        let answers = futures::stream::iter(names.iter().cloned()).map(|name| {
+        let in_turn = known.in_turn(names);
+        let answers = futures::stream::iter(in_turn.iter().cloned()).map(|name| {
             let permits = permits.clone();
             async move { (name.clone(), self.look_up(name, permits).await) }
         });
         let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_LOOKUPS_OF_TOOLSET));
+        let mut answered = 0;
         let recording = async {
             while let Some((name, answer)) = answers.next().await {
                 known.record(&name, answer, BootTime::now());
+                answered += 1;
             }
         };
         let _ = tokio::time::timeout(LOOKUP_TIMEOUT, recording).await; // later names keep their last answer
+        let begun = (answered + MAX_LOOKUPS_OF_TOOLSET).min(in_turn.len());
+        known.tried(begun.checked_sub(1).and_then(|last| in_turn.get(last)));
     }
 
     /// The addresses of a name; none if it has none, or if the lookup fails.
@@ -105,8 +110,13 @@ mod tests {
         let lookups = Lookups::default();
         let slow = lookups.permits_of("slow").acquire_many_owned(8).await.expect("all permits");
         let mut known = NameAddresses::default();
-        lookups.refresh("slow", &BTreeSet::from(["a.example".to_owned()]), &mut known).await;
-        assert_eq!(lookups.all.available_permits(), MAX_CONCURRENT_LOOKUPS, "it waits for its namespace alone");
+        let names: BTreeSet<String> = ["a", "b", "c", "d", "e", "f"].map(|name| format!("{name}.example")).into();
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(lookups.all.available_permits(), MAX_CONCURRENT_LOOKUPS, "it waits for its namespace alone");
+        };
+        tokio::join!(lookups.refresh("slow", &names, &mut known), meanwhile);
+        assert_eq!(known.in_turn(&names)[0], "e.example", "slow names keep no other from being tried");
         assert_eq!(lookups.permits_of("team").available_permits(), MAX_LOOKUPS_OF_NAMESPACE);
         drop(slow);
         drop(lookups.permits_of("other"));

@@ -152,13 +152,8 @@ fn serving_message(programs: usize, unknown: &[String]) -> String {
 fn definitions_valid(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
     let type_ = types::DEFINITIONS_VALID;
     if let Err(DefinitionsProblem { reason, message }) = &facts.definitions {
-        let served = match &facts.answer {
-            BridgeAnswer::Serves(BridgeStatus { revision, .. }) => {
-                format!(". The bridge serves the last valid definitions, revision {}", cut(revision, MAX_REVISION_CHARS))
-            }
-            BridgeAnswer::NotAsked | BridgeAnswer::Silent(..) => String::new(),
-        };
-        return builder.build(type_, false, reason, format!("{message}{served}"));
+        // Nothing of the bridge is part of the message: one that answers only at times would make news each time.
+        return builder.build(type_, false, reason, message.clone());
     }
     match &facts.answer {
         BridgeAnswer::Serves(BridgeStatus { problem: Some(problem), revision, .. }) => builder.build(
