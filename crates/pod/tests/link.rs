@@ -19,7 +19,7 @@ use std::path::Path;
 
 use common::{FakeGateway, Folder, Line, ask, ports, spillway, start_link, start_link_with, state, text, until, until_registered, write};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[test]
 fn the_program_is_held_back_while_a_canary_can_be_reached() {
