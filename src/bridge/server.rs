@@ -18,7 +18,6 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
 use serde_json::{Value, json};
 use spillway_bridge::answer::Status;
-use spillway_bridge::audit::Caller;
 use spillway_sandbox::kernel::Kernel;
 use spillway_sandbox::plan::plan;
 use spillway_wire::sandbox::SandboxSettings;
@@ -143,7 +142,7 @@ impl ServerHandler for Handler {
         let result = match request.name.as_ref() {
             LIST_PROGRAMS => structured(tools::list(self.executor.served().catalog()), false),
             HELP => self.help(arguments),
-            EXECUTE => self.execute(arguments, &context).await,
+            EXECUTE => self.execute(arguments, &context).await?,
             other => {
                 let name: String = other.chars().take(64).collect();
                 return Err(ErrorData::invalid_params(format!("there is no tool {name:?}"), None));
@@ -163,10 +162,10 @@ impl Handler {
         }
     }
 
-    async fn execute(&self, arguments: Value, context: &RequestContext<RoleServer>) -> CallToolResult {
+    async fn execute(&self, arguments: Value, context: &RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
         let request = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<AdmittedRequest>()).cloned();
-        // Each request passes the admission.
-        let AdmittedRequest { caller, status } = request.unwrap_or_else(|| AdmittedRequest::of(Caller::named("unknown")));
+        // Each request passes the admission. Without it nobody is known to be the caller, so that nothing runs.
+        let AdmittedRequest { caller, status } = request.ok_or_else(|| ErrorData::internal_error("the request was not admitted", None))?;
         let answer = match ExecuteArguments::read(arguments) {
             Ok(ExecuteArguments { program, args, idempotency_key }) => {
                 let call = ProgramCall { caller, program, arguments: args, idempotency_key };
@@ -176,7 +175,7 @@ impl Handler {
         };
         status.set(answer.status);
         let failed = answer.status != Status::Ok;
-        structured(&answer, failed)
+        Ok(structured(&answer, failed))
     }
 }
 

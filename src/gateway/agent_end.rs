@@ -1,9 +1,11 @@
-//! The end of an agent, for transfers that last: they end with it.
+//! The end of an agent, for transfers and requests that last: they end with it.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
@@ -27,6 +29,26 @@ pub(super) async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, revoked: &
                 },
                 Err(_) => {}
             }
+        }
+    }
+}
+
+/// Ends when a request that lasts must not go on, whatever it is about, and says why: the gateway stops, its agent ends, or it has taken
+/// `within` and longer.
+pub(super) async fn interrupted(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    revoked: &mut watch::Receiver<()>,
+    stopping: &CancellationToken,
+    (until, within): (Instant, Duration),
+) -> Refusal {
+    tokio::select! {
+        () = stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
+        () = agent_ended(gateway, pod, revoked) => {
+            Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
+        }
+        () = sleep_until(until) => {
+            Refusal::new(Code::DestinationUnreachable, format!("the request took longer than {} s", within.as_secs()))
         }
     }
 }

@@ -27,6 +27,19 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Ok,
+        Self::Nonzero,
+        Self::Timeout,
+        Self::SpawnFailed,
+        Self::Rejected,
+        Self::Busy,
+        Self::BreakerOpen,
+        Self::Cancelled,
+        Self::Unknown,
+    ];
+
     /// The status as it is in JSON.
     pub fn label(self) -> &'static str {
         match self {

@@ -30,6 +30,7 @@ use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR,
 use crate::controller::supervised::Supervised;
 use crate::policy::git::Repository;
 use crate::wire::sandbox::SANDBOX_VARIABLE;
+use spillway_pod::TOOLS_URL;
 use volumes::{folder_mount, mounts, volumes};
 
 pub use volumes::claim;
@@ -54,8 +55,6 @@ const FOLDER_VOLUME_DIR: &str = "/spillway/volume";
 const DATA_DIR: &str = "/spillway/data";
 /// The sidecar's loopback port for other hosts than models, git and tools.
 const EGRESS_PROXY_URL: &str = "http://127.0.0.1:4102";
-/// Start of the URLs of Toolsets at the sidecar's loopback port for tools.
-const TOOLS_URL: &str = "http://127.0.0.1:4104/mcp/";
 /// The variable with the URL of the pool's first Toolset.
 const MCP_URL_VARIABLE: &str = "SPILLWAY_MCP_URL";
 /// The variable with the URLs of all Toolsets of the pool, as a JSON object by name.

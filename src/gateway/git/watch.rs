@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::push;
 use crate::cluster::token::PodIdentity;
-use crate::gateway::agent_end::agent_ended;
+use crate::gateway::agent_end::interrupted;
 use crate::gateway::state::Gateway;
 use crate::policy::git::{Denial, PushHead};
 use crate::wire::changeset::PendingCommit;
@@ -64,14 +64,7 @@ impl Watch {
     pub async fn ended(&mut self) -> Refusal {
         let Self { gateway, pod, asked, push, revoked, until } = self;
         tokio::select! {
-            () = gateway.git.stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
-            () = agent_ended(gateway, pod, revoked) => {
-                Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
-            }
-            () = sleep_until(*until) => {
-                let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
-                Refusal::new(Code::DestinationUnreachable, message)
-            }
+            refusal = interrupted(gateway, pod, revoked, &gateway.git.stopping, (*until, REQUEST_TIMEOUT)) => refusal,
             refusal = denied(gateway, pod, asked, push.as_ref()) => refusal,
         }
     }

@@ -1,6 +1,7 @@
 //! How a request of MCP ended, in one word, for logs and metrics.
 
 use axum::http::{HeaderMap, StatusCode};
+use spillway_bridge::answer::Status;
 
 use crate::wire::tools::TOOL_STATUS_HEADER;
 
@@ -8,14 +9,12 @@ use crate::wire::tools::TOOL_STATUS_HEADER;
 const ANSWERED: &str = "answered";
 /// The outcome of a request that the bridge refused before it read a call, such as one with a wrong origin.
 const REFUSED: &str = "refused";
-/// The outcomes of calls of programs: `status` in the answer of the tool `execute`.
-const STATUSES: [&str; 9] = ["ok", "nonzero", "timeout", "spawn_failed", "rejected", "busy", "breaker_open", "cancelled", "unknown"];
-
 /// The outcome of a request that the bridge answered.
 pub fn of_answer(status: StatusCode, headers: &HeaderMap) -> &'static str {
     let told = headers.get(TOOL_STATUS_HEADER).and_then(|status| status.to_str().ok());
     match told {
-        Some(told) => STATUSES.into_iter().find(|status| *status == told).unwrap_or(REFUSED),
+        // `status` in the answer of the tool `execute`.
+        Some(told) => Status::ALL.into_iter().map(Status::label).find(|status| *status == told).unwrap_or(REFUSED),
         None if status.is_success() => ANSWERED,
         None => REFUSED,
     }
@@ -24,7 +23,6 @@ pub fn of_answer(status: StatusCode, headers: &HeaderMap) -> &'static str {
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
-    use spillway_bridge::answer::Status;
 
     use super::*;
 
@@ -33,17 +31,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         assert_eq!(of_answer(StatusCode::OK, &headers), ANSWERED);
         assert_eq!(of_answer(StatusCode::FORBIDDEN, &headers), REFUSED);
-        for status in [
-            Status::Ok,
-            Status::Nonzero,
-            Status::Timeout,
-            Status::SpawnFailed,
-            Status::Rejected,
-            Status::Busy,
-            Status::BreakerOpen,
-            Status::Cancelled,
-            Status::Unknown,
-        ] {
+        for status in Status::ALL {
             headers.insert(TOOL_STATUS_HEADER, HeaderValue::from_static(status.label()));
             assert_eq!(of_answer(StatusCode::OK, &headers), status.label());
             assert_eq!(serde_json::json!(status), serde_json::json!(status.label()));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::cluster::token::PodIdentity;
-use crate::gateway::agent_end::agent_ended;
+use crate::gateway::agent_end::interrupted;
 use crate::gateway::state::Gateway;
 use crate::wire::tools::{ToolsetRequest, ToolsetTarget};
 use crate::wire::{Code, Refusal};
@@ -57,14 +57,7 @@ impl Watch {
     pub async fn ended(&mut self) -> Refusal {
         let Self { gateway, pod, asked, revoked, until } = self;
         tokio::select! {
-            () = gateway.tools.stopping.cancelled() => Refusal::unavailable("this gateway is stopping; try again"),
-            () = agent_ended(gateway, pod, revoked) => {
-                Refusal::new(Code::AgentEnded, "this agent has ended: its remaining processes may make no calls")
-            }
-            () = sleep_until(*until) => {
-                let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
-                Refusal::new(Code::DestinationUnreachable, message)
-            }
+            refusal = interrupted(gateway, pod, revoked, &gateway.tools.stopping, (*until, REQUEST_TIMEOUT)) => refusal,
             refusal = denied(gateway, pod, asked) => refusal,
         }
     }
