@@ -76,10 +76,17 @@ pub fn serve(text: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
-        for stream in listener.incoming().filter_map(Result::ok) {
-            let mut stream = stream;
-            let mut request = [0; 1024];
-            if stream.read(&mut request).is_ok_and(|count| count > 0) {
+        for mut stream in listener.incoming().filter_map(Result::ok) {
+            // A shell sends each line of its request alone. Bytes that were not read when the connection is closed would reset it, and the
+            // answer with it.
+            let (mut request, mut part) = (Vec::new(), [0; 1024]);
+            while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+                match stream.read(&mut part) {
+                    Ok(count @ 1..) => request.extend_from_slice(&part[..count]),
+                    Ok(_) | Err(_) => break,
+                }
+            }
+            if !request.is_empty() {
                 let length = text.len();
                 let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}");
             }
