@@ -11,7 +11,7 @@ use crate::api::AgentPoolSpec;
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
 use crate::policy::interventions::{Signal, Violation};
-use crate::wire::tools::{ToolsetRequest, ToolsetTarget};
+use crate::wire::tools::{ToolStep, ToolsetRequest, ToolsetTarget};
 use crate::wire::{Code, Refusal, body};
 
 /// The reason of a denial: the pool does not list the Toolset.
@@ -25,8 +25,8 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     if agent.spec.external.is_some() {
         return Err(Refusal::new(Code::NotAllowed, "agents outside the cluster start a bridge of their own (spillway bridge)"));
     }
-    let ToolsetRequest { toolset, item, rejected } = body::read(bytes)?;
-    if rejected {
+    let ToolsetRequest { toolset, item, step } = body::read(bytes)?;
+    if step == ToolStep::Rejected {
         let words = format!("Toolset/{toolset} rejected a call");
         context.live.raise(&caller.uid, Signal::RuleViolated(Violation::ToolRejected), Some(words));
         context.wake.agent(&caller.key);

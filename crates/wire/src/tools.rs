@@ -21,6 +21,12 @@ pub const BRIDGE_STATUS_PATH: &str = "/status";
 pub const TOOL_STATUS_HEADER: &str = "spillway-tool-status";
 /// The value of [`TOOL_STATUS_HEADER`] for a call that broke a rule.
 pub const REJECTED_STATUS: &str = "rejected";
+/// Hexadecimal digits of the id of a call that a person approves.
+pub const APPROVAL_ID_DIGITS: usize = 32;
+/// The most characters of the arguments that a person is shown.
+pub const MAX_SHOWN_ARGUMENTS_CHARS: usize = 1024;
+/// The most characters of the name of a program.
+const MAX_PROGRAM_CHARS: usize = 63;
 /// The most bytes of a request of MCP.
 pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
 /// The most characters of the name of a Toolset in a request.
@@ -35,9 +41,58 @@ pub struct ToolsetRequest {
     /// The item that the program works on, as the sidecar knows it.
     #[serde(default)]
     pub item: Option<LeaseRef>,
-    /// The bridge has rejected the call: the governor counts that for the agent's supervision.
+    /// The step of the call.
     #[serde(default)]
-    pub rejected: bool,
+    pub step: ToolStep,
+}
+
+/// A step of a call. The governor answers with the type that is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum ToolStep {
+    /// Whether the agent may call now: [`ToolsetTarget`].
+    #[default]
+    Call,
+    /// The bridge has rejected the call: the governor counts that for the agent's supervision. No answer.
+    Rejected,
+    /// Whether a person approves the call: [`ApprovalVerdict`]. The gateway asks again until the verdict is not
+    /// [`ApprovalVerdict::Waiting`].
+    Approval(CallToApprove),
+}
+
+/// A call that a bridge has found right, and that runs only if a person approves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CallToApprove {
+    /// Digest of all that is approved: the program with its definition, the arguments, the contents of artifacts, the agent and its item. The
+    /// bridge computes it, and runs a call of no other digest.
+    pub id: String,
+    /// Name of the program.
+    pub program: String,
+    /// Its arguments as JSON, cut at [`MAX_SHOWN_ARGUMENTS_CHARS`].
+    pub arguments: String,
+}
+
+/// What persons have said about a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum ApprovalVerdict {
+    /// Nothing yet.
+    Waiting,
+    /// The call may run, once. The approval is used up before this is answered.
+    Approved {
+        /// The user, as the API server names it.
+        by: String,
+    },
+    /// The call must not run.
+    Denied {
+        /// The user, as the API server names it.
+        by: String,
+        /// Why, in the user's words.
+        reason: String,
+    },
+    /// Nobody has answered in time.
+    TimedOut,
 }
 
 /// The bridge of a Toolset.
@@ -67,6 +122,16 @@ pub struct BridgeStatus {
 
 impl BoundedBody for ToolsetRequest {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        at_most("toolset", &self.toolset, MAX_NAME_CHARS)
+        at_most("toolset", &self.toolset, MAX_NAME_CHARS)?;
+        match &self.step {
+            ToolStep::Call | ToolStep::Rejected => Ok(()),
+            ToolStep::Approval(CallToApprove { id, program, arguments }) => {
+                if id.len() != APPROVAL_ID_DIGITS || !id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+                    return Err(("step.approval.id", format!("must have {APPROVAL_ID_DIGITS} hexadecimal digits")));
+                }
+                at_most("step.approval.program", program, MAX_PROGRAM_CHARS)?;
+                at_most("step.approval.arguments", arguments, MAX_SHOWN_ARGUMENTS_CHARS)
+            }
+        }
     }
 }

@@ -40,7 +40,9 @@ use crate::cluster::token::PodIdentity;
 use crate::telemetry::TransferKind;
 use crate::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER};
 use crate::wire::meter::ITEM_HEADER;
-use crate::wire::tools::{BRIDGE_MCP_PATH, REJECTED_STATUS, TOOL_STATUS_HEADER, TOOLS_PATH_PREFIX, ToolsetRequest, ToolsetTarget};
+use crate::wire::tools::{
+    BRIDGE_MCP_PATH, REJECTED_STATUS, TOOL_STATUS_HEADER, TOOLS_PATH_PREFIX, ToolStep, ToolsetRequest, ToolsetTarget,
+};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
 
@@ -122,7 +124,7 @@ impl Call<'_> {
         let Self { gateway, pod, toolset, item } = self;
         let tools = &gateway.tools;
         let slot = tools.slots.take(&pod.namespace, &gateway.long_polls.limit_key(pod)).await?;
-        let request = ToolsetRequest { toolset: (*toolset).to_owned(), item: item.clone(), rejected: false };
+        let request = ToolsetRequest { toolset: (*toolset).to_owned(), item: item.clone(), step: ToolStep::Call };
         let mut watch = Watch::new(Arc::clone(gateway), (*pod).clone(), request.clone());
         let (bytes, room) = tools.bodies.read(&pod.namespace, body).await?;
         // After the slow part: the agent may have been paused meanwhile, or have lost its item.
@@ -135,7 +137,7 @@ impl Call<'_> {
         let BridgeAnswer { response, connection } = watch.guard(self.send(&target, headers, Bytes::from(bytes))).await?;
         drop(room);
         if response.headers().get(TOOL_STATUS_HEADER).is_some_and(|status| status == REJECTED_STATUS) {
-            let rejected = ToolsetRequest { rejected: true, ..request };
+            let rejected = ToolsetRequest { step: ToolStep::Rejected, ..request };
             let _ = ask(gateway, pod, &rejected).await; // a rejection that the governor cannot count is still one
         }
         let passed_on = passed_on(response.status(), response.headers());
