@@ -3,6 +3,8 @@
 
 #[path = "bridge/gateways.rs"]
 mod gateways;
+#[path = "bridge/needs.rs"]
+mod needs;
 #[path = "bridge/support.rs"]
 mod support;
 

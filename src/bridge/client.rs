@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -65,9 +66,17 @@ pub struct BridgeClient {
     reviewer: Reviewer,
 }
 
+/// The body of a request to a bridge: in memory, or a file that is read meanwhile.
+pub type BridgeBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// A body that is in memory.
+pub fn in_memory(bytes: Bytes) -> BridgeBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
 /// A connection to a bridge that proved itself.
 pub struct BridgeConnection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<BridgeBody>,
     task: AbortOnDropHandle<()>,
 }
 
@@ -147,7 +156,7 @@ impl BridgeClient {
 
 impl BridgeConnection {
     /// Sends one request, and waits for the head of its answer. There is no time limit: the caller has one.
-    pub async fn send(mut self, request: Request<Full<Bytes>>) -> Result<BridgeAnswer, BridgeError> {
+    pub async fn send(mut self, request: Request<BridgeBody>) -> Result<BridgeAnswer, BridgeError> {
         let response = send(&mut self.sender, request).await?;
         Ok(BridgeAnswer { response, connection: self.task })
     }
@@ -159,7 +168,7 @@ impl BridgeConnection {
 
     async fn get(&mut self, path: &'static str, most: usize) -> Result<Bytes, BridgeError> {
         let unreachable = |why: String| BridgeError::Unreachable(why);
-        let request = Request::builder().uri(path).body(Full::default()).map_err(|error| unreachable(error.to_string()))?;
+        let request = Request::builder().uri(path).body(in_memory(Bytes::new())).map_err(|error| unreachable(error.to_string()))?;
         let getting = async {
             let response = send(&mut self.sender, request).await?;
             if response.status().is_server_error() {
@@ -176,7 +185,7 @@ impl BridgeConnection {
 }
 
 /// Sends a request when the connection is ready for it.
-async fn send(sender: &mut SendRequest<Full<Bytes>>, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, BridgeError> {
+async fn send(sender: &mut SendRequest<BridgeBody>, mut request: Request<BridgeBody>) -> Result<Response<Incoming>, BridgeError> {
     let broken = |error: hyper::Error| BridgeError::Unreachable(format!("it broke the connection: {error}"));
     request.headers_mut().insert(header::HOST, HeaderValue::from_static(BRIDGE_TLS_NAME));
     sender.ready().await.map_err(broken)?;

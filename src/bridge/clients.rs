@@ -14,17 +14,25 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
-use spillway_bridge::audit::Caller;
+use axum::routing::{get, put};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use spillway_bridge::audit::{Caller, RecordedFile};
 
-use super::admitted_request::AdmittedRequest;
+use super::admitted_request::{AdmittedRequest, Provided};
+use super::call_files::{CallFiles, FileRefused};
 use super::executor::Executor;
 use super::settings::ServeArguments;
 use crate::serve::Connection;
 use crate::wire::BRIDGE_TLS_NAME;
+use crate::wire::artifact::SHA256_HEADER;
 use crate::wire::governor::{CALLER_POD_HEADER, CALLER_UID_HEADER};
 use crate::wire::meter::ITEM_HEADER;
-use crate::wire::tools::{BRIDGE_IDENTITY_PATH, BRIDGE_STATUS_PATH, BridgeStatus, MAX_REQUEST_BYTES, TOOL_STATUS_HEADER};
+use crate::wire::tools::{
+    BRIDGE_FILES_PATH, BRIDGE_IDENTITY_PATH, BRIDGE_STATUS_PATH, BridgeStatus, MAX_REQUEST_BYTES, TOOL_REQUEST_HEADER, TOOL_STATUS_HEADER,
+    TOOL_VERDICT_HEADER,
+};
 
 /// Time limit of the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -89,9 +97,12 @@ impl Clients {
         match self {
             Self::Local { .. } => mcp,
             Self::Gateways { identity } => {
+                let files = executor.files();
+                let bring = move |path: axum::extract::Path<(String, String)>, request: Request| bring_file(files, path, request);
                 let own = Router::new()
+                    .route(&format!("{BRIDGE_FILES_PATH}{{request}}/{{name}}"), put(bring))
                     .route(BRIDGE_IDENTITY_PATH, get(move || identity_token(identity)))
-                    .route(BRIDGE_STATUS_PATH, get(move || async move { status_response(&executor) }));
+                    .route(BRIDGE_STATUS_PATH, get(move || async move { json_body(&status(&executor)) }));
                 // TLS has shown that the client is ours.
                 mcp.merge(own.layer(from_fn(know_gateway)))
             }
@@ -111,6 +122,14 @@ impl Clients {
         }
     }
 
+    /// What the gateway provides for a request.
+    fn provided(&self, headers: &HeaderMap) -> Result<Option<Provided>, (StatusCode, &'static str)> {
+        match self {
+            Self::Local { .. } => Ok(None),
+            Self::Gateways { .. } => provided(headers).map(Some).ok_or((StatusCode::BAD_REQUEST, "the verdict of the request is wrong\n")),
+        }
+    }
+
     /// The name by which connections and refused requests are counted.
     fn counted_as(&self) -> &'static str {
         match self {
@@ -124,6 +143,39 @@ impl Clients {
 fn asserted_caller(headers: &HeaderMap) -> Option<Caller> {
     let value = |name: &str| headers.get(name)?.to_str().ok().filter(|value| !value.is_empty()).map(str::to_owned);
     Some(Caller { name: value(CALLER_POD_HEADER)?, pod: Some(value(CALLER_UID_HEADER)?), item: value(ITEM_HEADER) })
+}
+
+/// What a gateway provides. None: it cannot be read.
+fn provided(headers: &HeaderMap) -> Option<Provided> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().ok()).map_or(Some(None), |value| value.map(Some));
+    let judged = match text(TOOL_VERDICT_HEADER)? {
+        Some(encoded) => Some(serde_json::from_slice(&BASE64_STANDARD.decode(encoded).ok()?).ok()?),
+        None => None,
+    };
+    Some(Provided { request: text(TOOL_REQUEST_HEADER)?.unwrap_or_default().to_owned(), judged })
+}
+
+/// Takes an artifact for a request that is under way.
+async fn bring_file(files: Arc<CallFiles>, path: axum::extract::Path<(String, String)>, request: Request) -> Response {
+    let axum::extract::Path((id, name)) = path;
+    let (head, body) = request.into_parts();
+    let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let bytes = header(header::CONTENT_LENGTH).and_then(|value| value.parse().ok());
+    let sha256 = header(HeaderName::from_static(SHA256_HEADER)).map(str::to_owned);
+    let (Some(bytes), Some(sha256)) = (bytes, sha256) else {
+        return (StatusCode::LENGTH_REQUIRED, "the size and the hash of the file are missing\n").into_response();
+    };
+    match files.bring(&id, &name, RecordedFile { sha256, bytes }, body).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(refused) => {
+            tracing::warn!(%refused, name, "an artifact for a program was not taken");
+            let status = match refused {
+                FileRefused::Wrong(_) | FileRefused::CutOff(_) => StatusCode::BAD_REQUEST,
+                FileRefused::Full | FileRefused::Disk(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, format!("{refused}\n")).into_response()
+        }
+    }
 }
 
 fn read_token(file: &PathBuf) -> anyhow::Result<Arc<str>> {
@@ -157,16 +209,24 @@ async fn admit(State((clients, executor)): State<(Clients, Arc<Executor>)>, requ
         Ok(request) => request,
         Err(refused) => return refused.into_response(),
     };
-    let admitted = AdmittedRequest::of(caller);
+    let provided = match clients.provided(request.headers()) {
+        Ok(provided) => provided,
+        Err(refused) => return refused.into_response(),
+    };
+    let admitted = AdmittedRequest::of(caller, provided);
     request.extensions_mut().insert(admitted.clone());
     let mut response = next.run(request).await;
     if response.status() == StatusCode::FORBIDDEN {
         executor.refuse(admitted.caller, ORIGIN_RULE, "the Host or the Origin of the request is wrong".to_owned()).await;
     }
-    if let Some(status) = admitted.status.get() {
-        response.headers_mut().insert(HeaderName::from_static(TOOL_STATUS_HEADER), HeaderValue::from_static(status.label()));
+    match admitted.outcome.get() {
+        Some(Ok(status)) => {
+            response.headers_mut().insert(HeaderName::from_static(TOOL_STATUS_HEADER), HeaderValue::from_static(status.label()));
+            response
+        }
+        Some(Err(needs)) => (StatusCode::PRECONDITION_REQUIRED, json_body(needs)).into_response(),
+        None => response,
     }
-    response
 }
 
 /// Keeps the connection of a gateway for its next request.
@@ -205,8 +265,8 @@ async fn identity_token(file: Arc<Path>) -> Response {
     }
 }
 
-fn status_response(executor: &Executor) -> Response {
-    let text = serde_json::to_string(&status(executor)).unwrap_or_default();
+fn json_body(value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default(); // our own types always serialize
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 

@@ -10,61 +10,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
-use spillway_bridge::admission::{Admission, Busy};
+use spillway_bridge::admission::Admission;
 use spillway_bridge::answer::{Answer, Status};
-use spillway_bridge::audit::{Caller, Event, recorded_arguments, recorded_text};
+use spillway_bridge::audit::{Caller, Event, RecordedFile, recorded_arguments, recorded_text};
 use spillway_bridge::breakers::{BreakerPermits, Breakers};
 use spillway_bridge::call::CheckedCall;
 use spillway_bridge::definition::{Definition, credential_variable};
 use spillway_bridge::idempotency::{Keys, Repeat};
 use spillway_bridge::redaction::Secrets;
-use spillway_pod::process::capture::join_parts;
-use spillway_policy::breaker::commands::End;
-use spillway_policy::breaker::{Guard, Moment, Rejection};
+use spillway_policy::breaker::Moment;
 use spillway_wire::sandbox::SandboxSettings;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::answers::{NotRun, PROCESS_RULE, answer, audit_id, breaker_end, broken, busy, refused, rejected};
 use super::audit_log::AuditLog;
+use super::call_approval::{Approval, approval, denied_by};
+use super::call_files::CallFiles;
 use super::credentials::CredentialFiles;
 use super::pinned_program::PinnedProgram;
 use super::private_folder::{make_private, remove};
-use super::program_process::{self, KeptOutput, ProgramEnd, ProgramJob, RunError};
+use super::program_call::ProgramCall;
+use super::program_process::{self, ProgramEnd, ProgramJob, RunError};
 use super::served_catalog::{LoadedCatalog, ServedCatalog};
+use crate::wire::tools::CallNeeds;
 
 /// The rule that a call of an unknown program breaks.
 pub(super) const UNKNOWN_PROGRAM: &str = "unknownProgram";
 pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
-/// The rule of an answer about a process that could not be started, or was lost.
-const PROCESS_RULE: &str = "process";
 /// After its time limit a program has this long to be ended.
 const END_MILLISECONDS: u64 = 10_000;
 /// Where programs with the token of a ServiceAccount find the API server.
 const API_SERVER_VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
 /// Where programs look for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Characters of the id of a call.
-const AUDIT_ID_CHARS: usize = 24;
 /// The most records that are being written at once. The file takes one after the other.
 const MAX_AUDIT_WRITERS: usize = 16;
 /// How long the end of the bridge waits for its calls. A program that ignores SIGTERM is killed after two seconds.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(20);
 /// When to repeat a call whose first one runs.
 const REPEAT_MILLISECONDS: u64 = 1000;
-
-/// A call of a program, as it came in.
-#[derive(Clone, Debug)]
-pub struct ProgramCall {
-    /// Who calls.
-    pub caller: Caller,
-    /// Name of the program.
-    pub program: String,
-    /// Its arguments.
-    pub arguments: Map<String, Value>,
-    /// A repeated call with the same key gets the answer of the first.
-    pub idempotency_key: Option<String>,
-}
 
 /// What programs run in.
 #[derive(Clone, Debug)]
@@ -89,6 +75,7 @@ pub struct Executor {
     breakers: Mutex<Breakers>,
     keys: Mutex<Keys>,
     place: ProgramPlace,
+    files: Arc<CallFiles>,
     started: Instant,
     /// The calls in progress.
     calls: TaskTracker,
@@ -96,14 +83,11 @@ pub struct Executor {
     stop: CancellationToken,
 }
 
-/// The answer to a call that starts nothing.
-type NotRun = Box<Answer>;
-
 /// A call that was checked.
 struct Ready {
     definition: Definition,
     program: PinnedProgram,
-    words: Vec<String>,
+    granted: Granted,
     credentials: BTreeMap<String, String>,
     /// What is taken out of its answer.
     secrets: Secrets,
@@ -117,7 +101,7 @@ impl Executor {
         credentials: CredentialFiles,
         audit: AuditLog,
         max_running: u32,
-        place: ProgramPlace,
+        (place, files): (ProgramPlace, Arc<CallFiles>),
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -129,6 +113,7 @@ impl Executor {
             breakers: Mutex::default(),
             keys: Mutex::default(),
             place,
+            files,
             started: Instant::now(),
             calls: TaskTracker::new(),
             stop,
@@ -138,6 +123,11 @@ impl Executor {
     /// The definitions that are served now.
     pub fn served(&self) -> Arc<LoadedCatalog> {
         self.served.now()
+    }
+
+    /// The artifacts that wait for their calls.
+    pub fn files(&self) -> Arc<CallFiles> {
+        self.files.clone()
     }
 
     /// What is wrong with definitions that are not served for that.
@@ -153,8 +143,8 @@ impl Executor {
         }
     }
 
-    /// Carries out a call. If the future is dropped, or `gone` is cancelled, the program is ended.
-    pub async fn execute(self: Arc<Self>, call: ProgramCall, gone: CancellationToken) -> Answer {
+    /// Carries out a call, or says what it needs before it runs. If the future is dropped, or `gone` is cancelled, the program is ended.
+    pub async fn execute(self: Arc<Self>, call: ProgramCall, gone: CancellationToken) -> Result<Answer, CallNeeds> {
         let end = self.stop.child_token();
         let _guard = end.clone().drop_guard();
         let (calls, ended) = (self.calls.clone(), end.clone());
@@ -167,12 +157,12 @@ impl Executor {
                 work.await
             }
         };
-        done.unwrap_or_else(|error| Answer::not_run(Status::Unknown, "internal", format!("the call failed: {error}")))
+        done.unwrap_or_else(|error| Ok(Answer::not_run(Status::Unknown, "internal", format!("the call failed: {error}"))))
     }
 
     /// Refuses a call that cannot be read, or that came in a wrong way.
     pub async fn refuse(&self, caller: Caller, rule: &'static str, message: String) -> Answer {
-        let call = ProgramCall { caller, program: String::new(), arguments: Map::new(), idempotency_key: None };
+        let call = ProgramCall { caller, provided: None, program: String::new(), arguments: Map::new(), idempotency_key: None };
         let answer = Answer::not_run(Status::Rejected, rule, message);
         let revision = self.served().catalog().revision().to_owned();
         match audit_id() {
@@ -181,15 +171,16 @@ impl Executor {
         }
     }
 
-    async fn carry_out(&self, call: &ProgramCall, end: CancellationToken) -> Answer {
+    async fn carry_out(&self, call: &ProgramCall, end: CancellationToken) -> Result<Answer, CallNeeds> {
         let audit_id = match audit_id() {
             Ok(audit_id) => audit_id,
-            Err(not_run) => return *not_run,
+            Err(not_run) => return Ok(*not_run),
         };
         let loaded = self.served();
         let revision = loaded.catalog().revision().to_owned();
-        let answer = match self.begin(call, &loaded).await {
-            Ok(Begun::Answered(answer)) => return Answer::clone(&answer),
+        let answer = match self.begin(call, &loaded, &audit_id).await {
+            Ok(Begun::Needs(needs)) => return Err(needs),
+            Ok(Begun::Answered(answer)) => return Ok(Answer::clone(&answer)),
             Ok(Begun::Ready(ready)) => {
                 let ended = self.run_admitted(call, &ready, &audit_id, &revision, end).await;
                 let answer = Answer { audit_id, revision, ..ended };
@@ -200,14 +191,23 @@ impl Executor {
             }
             Err(not_run) => Answer { audit_id, revision, ..*not_run },
         };
-        self.count_if_wrong(call, answer).await
+        if let Some(provided) = &call.provided {
+            self.files.forget(&provided.request);
+        }
+        Ok(self.count_if_wrong(call, answer).await)
     }
 
     /// A wrong call has a record, unless its caller makes too many of them. A busy answer has none: a caller could fill the disk. What was
     /// started has its own records.
     async fn count_if_wrong(&self, call: &ProgramCall, answer: Answer) -> Answer {
-        if answer.status != Status::Rejected {
-            return answer;
+        match answer.status {
+            Status::Rejected => {}
+            // A person has seen the call, or could have: there are few of them, and nothing is wrong with them.
+            Status::Denied => {
+                self.write_refusal(call, &answer).await;
+                return answer;
+            }
+            _ => return answer,
         }
         let counted = self.lock_admission().wrong(&call.caller.name, self.now_milliseconds());
         match counted {
@@ -220,34 +220,39 @@ impl Executor {
     }
 
     /// Checks a call and admits it.
-    async fn begin(&self, call: &ProgramCall, loaded: &LoadedCatalog) -> Result<Begun, NotRun> {
-        let rejected = |rule, message: String| Box::new(Answer::not_run(Status::Rejected, rule, message));
+    async fn begin(&self, call: &ProgramCall, loaded: &LoadedCatalog, audit_id: &str) -> Result<Begun, NotRun> {
         let Some((definition, program)) = loaded.program(&call.program) else {
-            return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE.to_owned()));
+            return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE));
         };
-        if definition.requires_approval {
-            let message = format!("{} needs the approval of a person, and this bridge has nobody who approves", definition.name);
-            return Err(rejected("approval", message));
+        let checked = CheckedCall::check(definition, &call.arguments).map_err(refused)?;
+        let request = call.provided.as_ref().map(|provided| provided.request.as_str());
+        let names = checked.artifacts().map(|(_, name)| name);
+        let (artifacts, missing) = self.files.find(request.unwrap_or_default(), names);
+        if !missing.is_empty() {
+            let nobody = "this bridge has no store of artifacts: agents in the cluster have one";
+            return if request.is_some() { Ok(Begun::Needs(CallNeeds::Files(missing))) } else { Err(rejected("artifact", nobody)) };
         }
-        let checked = CheckedCall::check(definition, &call.arguments)
-            .and_then(|checked| match checked.artifacts().next() {
-                Some((name, _)) => Err(spillway_bridge::call::CallRefused {
-                    field: name.to_owned(),
-                    rule: "artifact",
-                    message: "this bridge has no store of artifacts".to_owned(),
-                }),
-                None => checked.words(definition, &BTreeMap::new()),
-            })
-            .map_err(|refused| Box::new(Answer { field: Some(refused.field.clone()), ..*rejected(refused.rule, refused.to_string()) }))?;
+        let folder = self.place.folder.join(audit_id);
+        let paths = checked.artifacts().map(|(argument, name)| (argument.to_owned(), folder.join(name).display().to_string())).collect();
+        let words = checked.words(definition, &paths).map_err(refused)?;
         if self.stop.is_cancelled() {
             return Err(Box::new(Answer::not_run(Status::Busy, "ending", "the bridge ends")));
         }
+        // A repeated call that ran needs no approval: it does not run again.
         if let Some(answer) = self.begin_key(call)? {
             return Ok(Begun::Answered(answer));
         }
-        let begun = self.begin_first(call, definition, program, checked).await;
-        if let Err(answer) = &begun {
-            self.end_key(call, answer);
+        let begun = match approval(call, definition, loaded.catalog().revision(), &artifacts) {
+            Ok(Approval::Given(approved_by)) => {
+                self.begin_first(call, definition, program, Granted { words, artifacts, approved_by }).await
+            }
+            Ok(Approval::Needed(question)) => Ok(Begun::Needs(CallNeeds::Approval(question))),
+            Err(not_run) => Err(not_run),
+        };
+        match &begun {
+            Ok(Begun::Ready(_) | Begun::Answered(_)) => {}
+            Ok(Begun::Needs(_)) => self.forget_key(call),
+            Err(answer) => self.end_key(call, answer),
         }
         begun
     }
@@ -258,7 +263,7 @@ impl Executor {
         call: &ProgramCall,
         definition: &Definition,
         program: &PinnedProgram,
-        words: Vec<String>,
+        granted: Granted,
     ) -> Result<Begun, NotRun> {
         let read = self.read_credentials(definition).await;
         let (credentials, secrets) = read.map_err(|message| Box::new(Answer::not_run(Status::SpawnFailed, "credentials", message)))?;
@@ -270,7 +275,7 @@ impl Executor {
             broken(&rejection)
         })?;
         let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials, secrets, permits })))
+        Ok(Begun::Ready(Box::new(Ready { definition, program, granted, credentials, secrets, permits })))
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
@@ -297,9 +302,17 @@ impl Executor {
 
     /// A repeat of a call that started nothing may start something.
     fn end_key(&self, call: &ProgramCall, answer: &Answer) {
+        let started_nothing = [Status::Busy, Status::BreakerOpen, Status::Rejected, Status::Denied, Status::SpawnFailed];
+        self.end_key_with(call, (!started_nothing.contains(&answer.status)).then(|| answer.clone()));
+    }
+
+    fn forget_key(&self, call: &ProgramCall) {
+        self.end_key_with(call, None);
+    }
+
+    fn end_key_with(&self, call: &ProgramCall, ran: Option<Answer>) {
         let Some(key) = &call.idempotency_key else { return };
-        let ran = !matches!(answer.status, Status::Busy | Status::BreakerOpen | Status::Rejected | Status::SpawnFailed);
-        self.lock_keys().end(&call.caller.name, &call.program, key, ran.then(|| answer.clone()), self.now_milliseconds());
+        self.lock_keys().end(&call.caller.name, &call.program, key, ran, self.now_milliseconds());
     }
 
     /// Runs the program of an admitted call.
@@ -315,13 +328,16 @@ impl Executor {
         }
         let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());
-        let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments };
+        let (artifacts, approved_by) = (&ready.granted.artifacts, ready.granted.approved_by.as_deref());
+        let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments, artifacts, approved_by };
         if let Err(error) = self.write(&start).await {
             tracing::error!(%error, "the audit log cannot be written; calls are denied");
             return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that no program is started");
         }
         let folder = self.place.folder.join(audit_id);
-        let ended = match make_private(&folder) {
+        let request = call.provided.as_ref().map(|provided| provided.request.as_str()).unwrap_or_default();
+        let made = make_private(&folder).and_then(|()| self.files.hand_over(request, artifacts, &folder));
+        let ended = match made {
             Ok(()) => self.run_program(ready, &folder, end).await,
             Err(error) => Err(RunError::NotStarted(error)),
         };
@@ -352,7 +368,7 @@ impl Executor {
         variables.extend(ready.credentials.iter().map(|(name, value)| (credential_variable(name), value.clone())));
         let job = ProgramJob {
             program: command.clone(),
-            words: ready.words.clone(),
+            words: ready.granted.words.clone(),
             timeout_milliseconds: u64::from(*timeout_seconds) * 1000,
             stdout_bytes: limits.stdout_bytes,
             stderr_bytes: limits.stderr_bytes,
@@ -389,7 +405,8 @@ impl Executor {
         let Answer { status, audit_id, revision, field, rule, .. } = answer;
         let (program, rule) = (recorded_text(&call.program), rule.unwrap_or_default());
         let (caller, field) = (&call.caller, field.as_deref());
-        let refused = Event::Refused { audit_id, caller, program: &program, revision, status: *status, field, rule };
+        let denied_by = denied_by(call, *status);
+        let refused = Event::Refused { audit_id, caller, program: &program, revision, status: *status, field, rule, denied_by };
         if let Err(error) = self.write(&refused).await {
             tracing::error!(%error, "a refused call is not in the audit log");
         }
@@ -422,75 +439,22 @@ impl Executor {
     }
 }
 
+/// What a call may use.
+struct Granted {
+    /// The words after the program.
+    words: Vec<String>,
+    /// Its artifacts, by name.
+    artifacts: BTreeMap<String, RecordedFile>,
+    /// The user who approved it. None: nobody has to.
+    approved_by: Option<String>,
+}
+
 /// A call that was begun.
 enum Begun {
+    /// It runs once the gateway has provided this.
+    Needs(CallNeeds),
     /// It runs now.
     Ready(Box<Ready>),
     /// It ran before.
     Answered(Arc<Answer>),
-}
-
-fn busy(Busy { rule, retry_after_milliseconds }: Busy) -> NotRun {
-    let wait = Duration::from_millis(retry_after_milliseconds);
-    let message = format!("the limit {rule} is reached; try again in {} s", wait.as_secs_f64().ceil());
-    Box::new(Answer { retry_after_milliseconds: Some(retry_after_milliseconds), ..Answer::not_run(Status::Busy, rule, message) })
-}
-
-fn broken(rejection: &Rejection) -> NotRun {
-    let whose = if rejection.guard == Guard::Session { "this agent's programs" } else { "the programs of all agents" };
-    let message = format!("the circuit breaker of {whose} is open: {rejection}");
-    let answer = Answer::not_run(Status::BreakerOpen, "breaker", message);
-    Box::new(Answer { retry_after_milliseconds: Some(rejection.retry_after), ..answer })
-}
-
-/// How a program ended, for the breakers.
-fn breaker_end(answer: &Answer) -> End {
-    match answer.status {
-        Status::Ok | Status::Nonzero => End::Exited(answer.exit_code.unwrap_or(0)),
-        Status::Timeout => End::TimedOut,
-        Status::SpawnFailed if answer.rule == Some(PROCESS_RULE) => End::NotStarted,
-        Status::SpawnFailed | Status::Rejected | Status::Busy | Status::BreakerOpen | Status::Cancelled | Status::Unknown => End::Cancelled,
-    }
-}
-
-/// A new id of a call.
-fn audit_id() -> Result<String, NotRun> {
-    let key = spillway_pod::random::key();
-    let failed = |error: io::Error| Box::new(Answer::not_run(Status::SpawnFailed, "internal", format!("no random bytes: {error}")));
-    key.map(|key| key.chars().take(AUDIT_ID_CHARS).collect()).map_err(failed)
-}
-
-fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
-    let ProgramEnd { exit_code, timed_out, cancelled, not_started, stdout, stderr, duration_milliseconds } = ended;
-    let status = match (&not_started, exit_code) {
-        (Some(_), _) => Status::SpawnFailed,
-        _ if timed_out => Status::Timeout,
-        _ if cancelled => Status::Cancelled,
-        (None, Some(0)) => Status::Ok,
-        (None, Some(_) | None) => Status::Nonzero,
-    };
-    Answer {
-        status,
-        exit_code,
-        truncated: stdout.left_out > 0 || stderr.left_out > 0,
-        stdout: text(stdout, secrets),
-        stderr: text(stderr, secrets),
-        duration_milliseconds,
-        audit_id: String::new(),
-        revision: String::new(),
-        field: None,
-        rule: not_started.as_ref().map(|_| PROCESS_RULE),
-        message: not_started,
-        retry_after_milliseconds: None,
-    }
-}
-
-/// The text of a stream without credentials.
-fn text(stream: KeptOutput, secrets: &Secrets) -> String {
-    let KeptOutput { begin, left_out, end } = stream;
-    if left_out == 0 {
-        return secrets.remove(begin);
-    }
-    let (begin, end) = secrets.remove_around_cut(begin, end);
-    join_parts((begin, left_out, end))
 }

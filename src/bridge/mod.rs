@@ -9,24 +9,30 @@
 //! | [`command`] | the command and its subcommands | |
 //! | [`settings`] | the arguments of the command | |
 //! | [`install`] | copies this executable to a folder, for a container with another image | |
-//! | [`client`] | the controller's questions to the bridge of a Toolset | serve |
 //! | [`capabilities`] | the capabilities of root, which programs do not get | |
 //! | [`credentials`] | credentials, from files | keep a credential longer than a call |
 //! | [`pinned_program`] | the file of a program, as it was when it was loaded | run it |
 //! | [`served_catalog`] | the definitions that are served, read again when they change | run a program |
-//! | [`admitted_request`] | who sends a request of MCP, and how its call ended | |
+//! | [`admitted_request`] | who sends a request of MCP, what a gateway provides for it, and how its call ended | |
+//! | [`call_files`] | the artifacts that programs get | read one |
 //! | [`clients`] | who may call: programs of a laptop, or gateways | decide on a call of a program |
 //! | [`audit_log`] | writes the audit log, and verifies one | decide |
 //! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
 //! | [`private_folder`] | the folders that programs write to | |
 //! | [`end_of_input`] | hearing that standard input ends | |
+//! | [`answers`] | the answers to calls | decide |
+//! | [`call_approval`] | whether persons let a call run | ask one |
+//! | [`program_call`] | a call, as it came in | |
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
 //! | [`client`] | calls bridges in the cluster, for gateways and for the leader | run a program |
 //! | [`server`] | MCP over HTTP | decide on a call |
 
 pub mod admitted_request;
+pub mod answers;
 pub mod audit_log;
+pub mod call_approval;
+pub mod call_files;
 pub mod capabilities;
 pub mod client;
 pub mod clients;
@@ -37,6 +43,7 @@ pub mod executor;
 pub mod install;
 pub mod pinned_program;
 pub mod private_folder;
+pub mod program_call;
 pub mod program_process;
 pub mod served_catalog;
 pub mod server;

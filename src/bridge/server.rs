@@ -25,10 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::admitted_request::AdmittedRequest;
 use super::audit_log::AuditLog;
+use super::call_files::{CallFiles, MAX_WAITING_BYTES};
 use super::clients::Clients;
 use super::end_of_input::when_input_ends;
-use super::executor::{Executor, ProgramCall, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
+use super::executor::{Executor, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
 use super::private_folder::WorkFolder;
+use super::program_call::ProgramCall;
 use super::served_catalog::ServedCatalog;
 use super::settings::ServeArguments;
 use super::tools::{self, EXECUTE, ExecuteArguments, HELP, HelpArguments, LIST_PROGRAMS};
@@ -53,7 +55,8 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
         ProgramPlace { folder: folder.path().to_owned(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, folder.path()) };
     say_what_is_missing(&place.sandbox)?;
     let (credentials, max_running) = (arguments.credential_files(), arguments.max_running);
-    let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, place, stop.clone()));
+    let files = Arc::new(CallFiles::new(folder.path(), MAX_WAITING_BYTES).context("cannot make a folder for artifacts")?);
+    let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, (place, files), stop.clone()));
     let listener = bind(arguments.listen).await?;
     let address = listener.local_addr()?;
     tracing::info!(%address, path = BRIDGE_MCP_PATH, revision = executor.served().catalog().revision(), "serving programs over MCP");
@@ -165,15 +168,18 @@ impl Handler {
     async fn execute(&self, arguments: Value, context: &RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
         let request = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<AdmittedRequest>()).cloned();
         // Each request passes the admission. Without it nobody is known to be the caller, so that nothing runs.
-        let AdmittedRequest { caller, status } = request.ok_or_else(|| ErrorData::internal_error("the request was not admitted", None))?;
-        let answer = match ExecuteArguments::read(arguments) {
+        let request = request.ok_or_else(|| ErrorData::internal_error("the request was not admitted", None))?;
+        let AdmittedRequest { caller, provided, outcome } = request;
+        let answered = match ExecuteArguments::read(arguments) {
             Ok(ExecuteArguments { program, args, idempotency_key }) => {
-                let call = ProgramCall { caller, program, arguments: args, idempotency_key };
+                let call = ProgramCall { caller, provided, program, arguments: args, idempotency_key };
                 self.executor.clone().execute(call, context.ct.clone()).await
             }
-            Err(message) => self.executor.refuse(caller, "arguments", message).await,
+            Err(message) => Ok(self.executor.refuse(caller, "arguments", message).await),
         };
-        status.set(answer.status);
+        outcome.set(answered.as_ref().map(|answer| answer.status).map_err(Clone::clone));
+        // The gateway reads the outcome, and not this answer.
+        let answer = answered.map_err(|_| ErrorData::internal_error("the call needs something of the gateway first", None))?;
         let failed = answer.status != Status::Ok;
         Ok(structured(&answer, failed))
     }

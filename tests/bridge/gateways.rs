@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use spillway::bridge::client::{BridgeAccount, BridgeClient, BridgeConnection, BridgeError};
+use spillway::bridge::client::{BridgeAccount, BridgeClient, BridgeConnection, BridgeError, in_memory};
 use spillway::pki::authority::{PemKeyPair, authority, serving};
 use spillway::pki::tls::Serving;
 use spillway::wire::governor::{CALLER_POD_HEADER, CALLER_UID_HEADER};
@@ -17,11 +17,11 @@ use spillway::wire::{BRIDGE_AUDIENCE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 use super::support::{Bridge, wait_until};
 
-const CALLER: [(&str, &str); 3] = [(CALLER_POD_HEADER, "agent-1"), (CALLER_UID_HEADER, "pod-uid"), (ITEM_HEADER, "item-uid/7")];
+pub const CALLER: [(&str, &str); 3] = [(CALLER_POD_HEADER, "agent-1"), (CALLER_UID_HEADER, "pod-uid"), (ITEM_HEADER, "item-uid/7")];
 
 /// A bridge that serves gateways, and the authority of its installation.
-struct Toolset {
-    bridge: Bridge,
+pub struct Toolset {
+    pub bridge: Bridge,
     authority: PemKeyPair,
 }
 
@@ -52,10 +52,15 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 
 impl Toolset {
     fn start() -> Self {
+        Self::with(&[("say", super::SAY)])
+    }
+
+    /// A bridge with these definitions.
+    pub fn with(definitions: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("toolset").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder").keep();
         let authority = authority(now()).expect("an authority");
         let (ca, token) = (write(&folder, "ca.crt", &authority.certificate), write(&folder, "token", "token-of-the-bridge\n"));
-        let bridge = Bridge::start(&[("say", super::SAY)], &["--gateway-ca", &ca, "--identity-token", &token]);
+        let bridge = Bridge::start(definitions, &["--gateway-ca", &ca, "--identity-token", &token]);
         Self { bridge, authority }
     }
 
@@ -77,29 +82,40 @@ impl Toolset {
         Self::client(shown).connect(self.address(), &account, || Ok(())).await
     }
 
-    /// A call of the program `say` over a connection of a gateway.
-    async fn say(&self, headers: &[(&'static str, &'static str)]) -> (StatusCode, HeaderMap, Value) {
+    /// Sends a request over a connection of a gateway.
+    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (StatusCode, HeaderMap, Value) {
         let gateway = serving(&self.authority, GATEWAY_TLS_NAME, now()).expect("a certificate");
         let connection = self.connect(Some(&gateway), "tools").await.map_err(|error| error.to_string()).expect("the bridge");
-        let call = json!({"name": "execute", "arguments": {"program": "say", "args": {"one": "x"}}});
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(in_memory(Bytes::copy_from_slice(body))).expect("a request");
+        let answer = connection.send(request).await.map_err(|error| error.to_string());
+        let (head, body) = answer.expect("an answer").response.into_parts();
+        let bytes = body.collect().await.expect("whole").to_bytes();
+        (head.status, head.headers, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// A call of a program, as a gateway sends it.
+    pub async fn execute(&self, headers: &[(&str, &str)], program: &str, args: &Value) -> (StatusCode, HeaderMap, Value) {
+        let call = json!({"name": "execute", "arguments": {"program": program, "args": args}});
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).to_string();
-        let mut request = Request::builder().method(Method::POST).uri(BRIDGE_MCP_PATH);
         let own = [
             ("content-type", "application/json"),
             ("accept", "application/json, text/event-stream"),
             ("mcp-protocol-version", "2025-11-25"),
         ];
-        for (name, value) in own.iter().chain(headers) {
-            request = request.header(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        let answer = connection.send(request.body(Full::from(body)).expect("a request")).await.map_err(|error| error.to_string());
-        let (head, body) = answer.expect("an answer").response.into_parts();
-        let bytes = body.collect().await.expect("whole").to_bytes();
-        (head.status, head.headers, serde_json::from_slice(&bytes).unwrap_or_default())
+        let headers: Vec<(&str, &str)> = own.iter().chain(headers).copied().collect();
+        self.send(Method::POST, BRIDGE_MCP_PATH, &headers, body.as_bytes()).await
+    }
+
+    async fn say(&self, headers: &[(&'static str, &'static str)]) -> (StatusCode, HeaderMap, Value) {
+        self.execute(headers, "say", &json!({"one": "x"})).await
     }
 }
 
-fn install_provider() {
+pub fn install_provider() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
 }
 

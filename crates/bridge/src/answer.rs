@@ -16,6 +16,8 @@ pub enum Status {
     SpawnFailed,
     /// The call is wrong. No process was started.
     Rejected,
+    /// A person denied the call, or nobody approved it in time. No process was started.
+    Denied,
     /// A limit is reached. No process was started.
     Busy,
     /// Programs of this caller, or of all, keep hanging. No process was started.
@@ -28,12 +30,13 @@ pub enum Status {
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::Nonzero,
         Self::Timeout,
         Self::SpawnFailed,
         Self::Rejected,
+        Self::Denied,
         Self::Busy,
         Self::BreakerOpen,
         Self::Cancelled,
@@ -48,6 +51,7 @@ impl Status {
             Self::Timeout => "timeout",
             Self::SpawnFailed => "spawn_failed",
             Self::Rejected => "rejected",
+            Self::Denied => "denied",
             Self::Busy => "busy",
             Self::BreakerOpen => "breaker_open",
             Self::Cancelled => "cancelled",

@@ -4,6 +4,8 @@
 //! A line is `{"hash":"H","previous":"P",...}`. H is the SHA-256 of all bytes of the line after `"hash":"H",`, and P is the hash of the line
 //! before. A removed end of the log cannot be found in the log itself: compare the last hash with the one that the bridge told.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -66,6 +68,12 @@ pub enum Event<'a> {
         revision: &'a str,
         /// The arguments.
         arguments: &'a Value,
+        /// The artifacts that the program gets, by name.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        artifacts: &'a BTreeMap<String, RecordedFile>,
+        /// The user who approved the call.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        approved_by: Option<&'a str>,
     },
     /// The program of a call ended.
     End {
@@ -98,7 +106,20 @@ pub enum Event<'a> {
         field: Option<&'a str>,
         /// The rule.
         rule: &'a str,
+        /// The user who denied the call.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        denied_by: Option<&'a str>,
     },
+}
+
+/// A file that a program gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedFile {
+    /// SHA-256 of its content, as 64 hexadecimal digits.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -255,15 +276,19 @@ mod tests {
 
     use super::*;
 
+    fn start<'a>(audit_id: &'a str, caller: &'a Caller, arguments: &'a Value, artifacts: &'a BTreeMap<String, RecordedFile>) -> Event<'a> {
+        Event::Start { audit_id, caller, program: "p", revision: "r", arguments, artifacts, approved_by: None }
+    }
+
     fn log(count: usize) -> Vec<String> {
         let (mut chain, mut lines) = (Chain::default(), Vec::new());
-        let caller = Caller::named("me");
+        let (caller, none) = (Caller::named("me"), BTreeMap::new());
         for number in 0..count {
             let arguments = json!({"text": "a\"b\n\u{1F600}", "number": number});
             let audit_id = number.to_string();
             let event = match number % 3 {
                 0 => Event::Opened { version: "1", removed_bytes: 0 },
-                1 => Event::Start { audit_id: &audit_id, caller: &caller, program: "p", revision: "r", arguments: &arguments },
+                1 => start(&audit_id, &caller, &arguments, &none),
                 _ => Event::End { audit_id: &audit_id, status: Status::Ok, exit_code: Some(0), duration_milliseconds: 5, truncated: false },
             };
             let (line, next) = chain.next("2026-11-28T00:00:00Z", &event);
@@ -338,7 +363,12 @@ mod tests {
         assert_eq!(recorded_text(&"\u{e9}".repeat(5000)).chars().count(), MAX_TEXT_CHARS);
         let caller = Caller::named("n".repeat(253));
         let most = json!("\u{1}".repeat(MAX_ARGUMENT_BYTES / 6 - 1));
-        let event = Event::Start { audit_id: "id", caller: &caller, program: "p", revision: "r", arguments: &recorded_arguments(&most) };
+        let file = RecordedFile { sha256: FIRST.to_owned(), bytes: u64::MAX };
+        let artifacts = (0..64).map(|number| (format!("{number:0>128}"), file.clone())).collect();
+        let arguments = recorded_arguments(&most);
+        let approved_by = "\u{1f600}".repeat(512);
+        let (arguments, artifacts, approved_by) = (&arguments, &artifacts, Some(approved_by.as_str()));
+        let event = Event::Start { audit_id: "id", caller: &caller, program: "p", revision: "r", arguments, artifacts, approved_by };
         assert!(Chain::default().next("t", &event).0.len() < MAX_LINE_BYTES);
     }
 

@@ -54,10 +54,10 @@ impl CheckedCall {
         Ok(Self { values })
     }
 
-    /// The ids of artifacts, by the names of their arguments.
+    /// The names of artifacts, by the names of their arguments.
     pub fn artifacts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values.iter().filter_map(|(name, value)| match value {
-            Checked::Artifact(id) => Some((name.as_str(), id.as_str())),
+            Checked::Artifact(file) => Some((name.as_str(), file.as_str())),
             Checked::Text(_) => None,
         })
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use spillway_wire::artifact::MAX_NAME_CHARS;
 use spillway_wire::text::hex;
 
 use crate::definition::front_matter::MAX_DEFINITION_BYTES;
@@ -139,6 +140,9 @@ impl Catalog {
     }
 }
 
+/// What models are told of an artifact.
+const ARTIFACT_DESCRIPTION: &str = "name of an artifact of your item: put the file there first, with `spillway artifact put FILE`";
+
 /// The arguments of a program, as JSON Schema.
 pub fn arguments_schema(definition: &Definition) -> Value {
     let properties: serde_json::Map<String, Value> =
@@ -160,10 +164,13 @@ fn argument_schema(argument: &Argument) -> Value {
         ArgumentType::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
         ArgumentType::Boolean => json!({"type": "boolean"}),
         ArgumentType::Enum(values) => json!({"type": "string", "enum": values}),
-        ArgumentType::Artifact => json!({"type": "string", "format": "artifact-id"}),
+        ArgumentType::Artifact => json!({"type": "string", "maxLength": MAX_NAME_CHARS, "description": ARTIFACT_DESCRIPTION}),
     };
     if !argument.description.is_empty() {
-        schema["description"] = json!(argument.description);
+        schema["description"] = json!(match argument.type_ {
+            ArgumentType::Artifact => format!("{} ({ARTIFACT_DESCRIPTION})", argument.description),
+            _ => argument.description.clone(),
+        });
     }
     schema
 }
@@ -240,6 +247,6 @@ mod tests {
         assert_eq!(schema["properties"]["t"], json!({"type": "string", "maxLength": 5, "pattern": "^(?:a|b)$", "description": "text"}));
         assert_eq!(schema["properties"]["n"], json!({"type": "integer", "minimum": 1, "maximum": 3}));
         assert_eq!(schema["properties"]["e"]["enum"], json!(["x", "y"]));
-        assert_eq!(schema["properties"]["f"]["format"], "artifact-id");
+        assert!(schema["properties"]["f"]["description"].as_str().is_some_and(|text| text.contains("spillway artifact put")));
     }
 }

@@ -10,6 +10,7 @@
 //! | [`catalog`] | all definitions of a folder, and their revision | run a program |
 //! | [`check`] | `spillway bridge check` | run a program |
 //! | [`call`] | the words of one call, or why it is refused | run a program |
+//! | [`approval`] | whether a person has approved a call | ask a person |
 //! | [`answer`] | the answer to a call | |
 //! | [`admission`] | how many calls run, and how often an agent calls | read a clock |
 //! | [`breakers`] | when programs that hang are stopped | read a clock |
@@ -19,6 +20,7 @@
 
 pub mod admission;
 pub mod answer;
+pub mod approval;
 pub mod audit;
 pub mod breakers;
 pub mod call;

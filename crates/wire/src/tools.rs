@@ -17,6 +17,13 @@ pub const BRIDGE_MCP_PATH: &str = "/mcp";
 pub const BRIDGE_IDENTITY_PATH: &str = "/identity";
 /// The path at a bridge of [`BridgeStatus`].
 pub const BRIDGE_STATUS_PATH: &str = "/status";
+/// Start of the paths at a bridge of the files of a request that is under way: `PUT /files/REQUEST/NAME`, with the id of
+/// [`TOOL_REQUEST_HEADER`] and the name of an artifact.
+pub const BRIDGE_FILES_PATH: &str = "/files/";
+/// Header for a bridge: an id that the gateway gives one request of a program, however often it sends that to the bridge.
+pub const TOOL_REQUEST_HEADER: &str = "spillway-tool-request";
+/// Header for a bridge: a [`JudgedCall`], as Base64 of JSON. Names and reasons of people may contain all characters.
+pub const TOOL_VERDICT_HEADER: &str = "spillway-tool-verdict";
 /// Header of a bridge's answer: how the call of a program ended, as `status` in the answer says.
 pub const TOOL_STATUS_HEADER: &str = "spillway-tool-status";
 /// The value of [`TOOL_STATUS_HEADER`] for a call that broke a rule.
@@ -105,6 +112,27 @@ pub struct ToolsetTarget {
     pub service_account: String,
     /// The item for which the agent acts.
     pub item: Option<LeaseRef>,
+}
+
+/// What a right call needs before it runs, in a bridge's answer with the status 428, which is for the gateway alone. The gateway provides it,
+/// and sends the same request again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum CallNeeds {
+    /// These artifacts of the item.
+    Files(Vec<String>),
+    /// The approval of a person.
+    Approval(CallToApprove),
+}
+
+/// The verdict of persons on a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JudgedCall {
+    /// [`CallToApprove::id`].
+    pub id: String,
+    /// What they said.
+    pub verdict: ApprovalVerdict,
 }
 
 /// What a bridge serves.

@@ -55,8 +55,8 @@ use crate::policy::artifacts::MAX_UPLOAD;
 use crate::telemetry::TransferKind;
 use crate::wire::access::Call;
 use crate::wire::artifact::{
-    ARTIFACT_PATH_PREFIX, Artifact, ArtifactList, ArtifactRequest, ArtifactStep, FinishedArtifact, NAME_RULE, SHA256_HEADER, StoreKey,
-    StoredArtifact, UnusedAnswer, UnusedObjects, is_name,
+    ARTIFACT_PATH_PREFIX, Artifact, ArtifactList, ArtifactRequest, ArtifactStep, FinishedArtifact, NAME_RULE, OWN_ITEM, SHA256_HEADER,
+    StoreKey, StoredArtifact, UnusedAnswer, UnusedObjects, is_name,
 };
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
@@ -211,6 +211,31 @@ impl Attempt {
         let found = find(store(&self.gateway)?, || self.step(read.clone())).await?;
         Ok(content_answer(Transfer { gateway: self.gateway, pod: self.pod, revoked: Some(revoked) }, found, slot))
     }
+}
+
+/// An artifact of the item that an agent holds, for the program of a Toolset.
+pub struct ArtifactForTool {
+    /// The artifact.
+    pub artifact: Artifact,
+    /// Its content.
+    pub content: Content,
+    /// Its place among the transfers.
+    pub slot: ConnectionSlot,
+}
+
+/// Opens an artifact of the item that an agent holds.
+pub async fn open_own(
+    gateway: &Arc<Gateway>,
+    pod: &PodIdentity,
+    lease: Option<LeaseRef>,
+    name: String,
+) -> Result<ArtifactForTool, Refusal> {
+    let attempt = Attempt { gateway: gateway.clone(), pod: pod.clone(), lease };
+    let store = store(gateway)?;
+    let slot = attempt.slot().await?;
+    let read = ArtifactStep::Read { item: OWN_ITEM.to_owned(), name };
+    let (found, content) = find(store, || attempt.step(read.clone())).await?;
+    Ok(ArtifactForTool { artifact: found.artifact, content, slot })
 }
 
 /// What to do with a stored object after the governor did not make it the artifact.

@@ -7,55 +7,50 @@
 //! | file | for |
 //! |---|---|
 //! | `mod` | one request: decide, send, carry |
+//! | `bridge_call` | sends a request to a bridge, as often as that needs something first |
+//! | `needs` | what a call needs before it runs: artifacts, and the approval of a person |
 //! | `outcome` | how a request ended, in one word |
 //! | `state` | the shared state |
 //! | `watch` | when a request must not go on |
 
+mod bridge_call;
+mod needs;
 mod outcome;
 mod state;
 mod watch;
 
 pub use self::state::{TOOL_BODY_LIMITS, Tools};
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::Method;
+use serde::de::IgnoredAny;
 
+use self::bridge_call::{BridgeCall, MCP_HEADER_PREFIX};
+use self::needs::answer_with_needs;
 use self::watch::{Watch, ask};
 use super::call_slot::{self, CallSlot};
-use super::caller::{identify, may_review_token};
+use super::caller::identify;
 use super::download::download;
 use super::models::item;
 use super::state::Gateway;
 use super::transfer_record::TransferRecord;
-use crate::bridge::client::{BridgeAccount, BridgeAnswer, BridgeError};
+use crate::bridge::client::BridgeAnswer;
 use crate::cluster::token::PodIdentity;
 use crate::telemetry::TransferKind;
-use crate::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER};
-use crate::wire::meter::ITEM_HEADER;
-use crate::wire::tools::{
-    BRIDGE_MCP_PATH, REJECTED_STATUS, TOOL_STATUS_HEADER, TOOLS_PATH_PREFIX, ToolStep, ToolsetRequest, ToolsetTarget,
-};
+use crate::wire::tools::{REJECTED_STATUS, TOOL_STATUS_HEADER, TOOLS_PATH_PREFIX, ToolStep, ToolsetRequest};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
 
 /// The most bytes of an answer: both streams of a program, as the longest text of JSON.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
-/// Seconds after which a program may try again to reach a bridge.
-const RETRY_SECONDS: u32 = 5;
-/// Headers of a program's request that go to the bridge, besides those of MCP.
-const FORWARDED_HEADERS: [HeaderName; 4] = [header::ACCEPT, header::CONTENT_TYPE, header::ORIGIN, header::USER_AGENT];
 /// The most bytes of the name of a Toolset.
 const MAX_TOOLSET_NAME_BYTES: usize = 63;
-/// Start of the names of MCP's headers.
-const MCP_HEADER_PREFIX: &str = "mcp-";
 
 /// One request of an agent.
 struct Call<'a> {
@@ -134,11 +129,12 @@ impl Call<'_> {
         };
         let record = Arc::new(TransferRecord::new(gateway.metrics.clone(), TransferKind::Tools, pod, format!("Toolset/{toolset}")));
         record.sent(bytes.len());
-        let BridgeAnswer { response, connection } = watch.guard(self.send(&target, headers, Bytes::from(bytes))).await?;
+        let bridge_call = BridgeCall::new(gateway, pod, toolset, (headers, Bytes::from(bytes)), target)?;
+        let BridgeAnswer { response, connection } = answer_with_needs(bridge_call, &mut watch).await?;
         drop(room);
         if response.headers().get(TOOL_STATUS_HEADER).is_some_and(|status| status == REJECTED_STATUS) {
             let rejected = ToolsetRequest { step: ToolStep::Rejected, ..request };
-            let _ = ask(gateway, pod, &rejected).await; // a rejection that the governor cannot count is still one
+            let _: Result<IgnoredAny, _> = ask(gateway, pod, &rejected).await; // a rejection that the governor cannot count is still one
         }
         let passed_on = passed_on(response.status(), response.headers());
         let ended = async move { drop(watch.ended().await) };
@@ -146,45 +142,6 @@ impl Call<'_> {
         (*answer.status_mut(), *answer.headers_mut()) = passed_on;
         Ok(answer)
     }
-
-    /// Sends the request to the bridge, with the identity of the agent.
-    async fn send(&self, target: &ToolsetTarget, headers: &HeaderMap, body: Bytes) -> Result<BridgeAnswer, Refusal> {
-        let Self { gateway, pod, toolset, item: _ } = self;
-        let wrong = |why: String| Refusal::new(Code::Internal, format!("Toolset/{toolset}: {why}"));
-        let address: SocketAddr = target.address.parse().map_err(|_| wrong(format!("{} is no address", target.address)))?;
-        let account = BridgeAccount { namespace: pod.namespace.clone(), service_account: target.service_account.clone() };
-        let mut request = Request::builder().method(Method::POST).uri(BRIDGE_MCP_PATH).body(Full::new(body));
-        if let Ok(request) = &mut request {
-            *request.headers_mut() = asserted(headers, pod, target.item.as_ref()).map_err(|error| wrong(error.to_string()))?;
-        }
-        let request = request.map_err(|error| wrong(error.to_string()))?;
-        let may_review = || may_review_token(gateway, &format!("bridges of {}", pod.namespace));
-        let connected = gateway.tools.client.connect(address, &account, may_review).await;
-        let answer = match connected {
-            Ok(connection) => connection.send(request).await,
-            Err(error) => Err(error),
-        };
-        answer.map_err(|error| {
-            if let BridgeError::NotTheBridge(why) = &error {
-                tracing::error!(namespace = pod.namespace, toolset, %address, why, "a server is not the bridge of the Toolset");
-            }
-            Refusal::new(Code::DestinationUnreachable, format!("Toolset/{toolset}: {error}")).retry_after(RETRY_SECONDS)
-        })
-    }
-}
-
-/// The headers for the bridge: those of MCP, and who calls. A program cannot set the latter.
-fn asserted(from: &HeaderMap, pod: &PodIdentity, item: Option<&LeaseRef>) -> Result<HeaderMap, header::InvalidHeaderValue> {
-    let is_forwarded = |name: &HeaderName| FORWARDED_HEADERS.contains(name) || name.as_str().starts_with(MCP_HEADER_PREFIX);
-    let mut headers: HeaderMap =
-        from.iter().filter(|(name, _)| is_forwarded(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
-    let item = item.map(|LeaseRef { uid, epoch }| (ITEM_HEADER, format!("{uid}/{epoch}")));
-    let caller =
-        [(CALLER_NAMESPACE_HEADER, pod.namespace.clone()), (CALLER_POD_HEADER, pod.name.clone()), (CALLER_UID_HEADER, pod.uid.clone())];
-    for (name, value) in caller.into_iter().chain(item) {
-        headers.insert(HeaderName::from_static(name), HeaderValue::try_from(value)?);
-    }
-    Ok(headers)
 }
 
 /// The status and the headers of a bridge's answer that go to the program.
@@ -202,31 +159,5 @@ mod tests {
     fn a_path_names_a_toolset_or_nothing() {
         assert!(["deploy", "a", "a-1"].into_iter().all(is_toolset_name) && is_toolset_name(&"a".repeat(63)));
         assert!(!["", "a/b", "..", "A", "a.b", "a%20", "\u{e4}"].into_iter().any(is_toolset_name) && !is_toolset_name(&"a".repeat(64)));
-    }
-
-    #[test]
-    fn the_bridge_hears_from_the_gateway_who_calls_and_from_the_program_nothing_but_mcp() {
-        let sent: HeaderMap = [
-            ("content-type", "application/json"),
-            ("mcp-protocol-version", "2025-11-25"),
-            ("origin", "https://evil.example"),
-            ("authorization", "Bearer x"),
-            ("cookie", "a=b"),
-            ("x-forwarded-for", "1.2.3.4"),
-            (CALLER_UID_HEADER, "forged"),
-            (ITEM_HEADER, "forged/9"),
-        ]
-        .into_iter()
-        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
-        .collect();
-        let pod = PodIdentity { namespace: "n".into(), name: "a".into(), uid: "u".into(), external: None };
-        let text = |headers: &HeaderMap, name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let headers = asserted(&sent, &pod, Some(&LeaseRef { uid: "i".into(), epoch: 3 })).expect("headers");
-        assert_eq!(text(&headers, CALLER_UID_HEADER).as_deref(), Some("u"));
-        assert_eq!(text(&headers, ITEM_HEADER).as_deref(), Some("i/3"));
-        assert_eq!(text(&headers, "origin").as_deref(), Some("https://evil.example"), "the bridge judges it");
-        assert_eq!(headers.len(), 7, "{headers:?}");
-        let headers = asserted(&sent, &pod, None).expect("headers");
-        assert_eq!(text(&headers, ITEM_HEADER), None, "an item that nobody holds is not asserted");
     }
 }

@@ -19,6 +19,9 @@ use crate::wire::tools::MAX_REQUEST_BYTES;
 /// all, even if their bridges never answer.
 const REQUEST_BOUNDS: ConnectionBounds =
     ConnectionBounds { all: Bounds { total: 512, per_namespace: 64, max_waiting: 256 }, per_agent: 8, wait: Duration::from_secs(30) };
+/// Requests that wait for a person. They have slots of the above too, so they may be only a part of all.
+const APPROVAL_BOUNDS: ConnectionBounds =
+    ConnectionBounds { all: Bounds { total: 128, per_namespace: 16, max_waiting: 16 }, per_agent: 4, wait: Duration::from_secs(5) };
 /// Requests in memory, until the bridge has answered.
 pub const TOOL_BODY_LIMITS: BodyLimits = BodyLimits {
     max_body_bytes: MAX_REQUEST_BYTES,
@@ -33,6 +36,8 @@ pub const TOOL_BODY_LIMITS: BodyLimits = BodyLimits {
 pub struct Tools {
     pub(super) client: BridgeClient,
     pub(super) slots: ConnectionSlots,
+    /// Of requests that wait for a person.
+    pub(super) approvals: ConnectionSlots,
     pub(super) bodies: BodyMemory,
     /// Requests that are being decided: apart from other calls, or a heartbeat would wait behind them.
     pub(super) decisions: Mutex<Limits>,
@@ -45,8 +50,15 @@ pub struct Tools {
 impl Tools {
     /// No request is under way.
     pub fn new(client: BridgeClient) -> Self {
-        let (slots, bodies) = (ConnectionSlots::new(REQUEST_BOUNDS), BodyMemory::new(TOOL_BODY_LIMITS));
-        Self { client, slots, bodies, decisions: Mutex::default(), refusal_lines: LogQuota::default(), stopping: CancellationToken::new() }
+        Self {
+            client,
+            slots: ConnectionSlots::new(REQUEST_BOUNDS),
+            approvals: ConnectionSlots::new(APPROVAL_BOUNDS),
+            bodies: BodyMemory::new(TOOL_BODY_LIMITS),
+            decisions: Mutex::default(),
+            refusal_lines: LogQuota::default(),
+            stopping: CancellationToken::new(),
+        }
     }
 
     /// Ends all requests.

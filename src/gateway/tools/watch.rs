@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::token::PodIdentity;
 use crate::gateway::agent_end::interrupted;
 use crate::gateway::state::Gateway;
+use crate::wire::Refusal;
 use crate::wire::tools::{ToolsetRequest, ToolsetTarget};
-use crate::wire::{Code, Refusal};
 
 /// The governor's path.
 const GOVERNOR_TOOLS_PATH: &str = "/governor/v1/tools";
@@ -39,10 +40,14 @@ impl Watch {
     /// The bridge, if the agent may call it now. From now on the request is for the item that is told to the bridge, also if the program
     /// named none.
     pub async fn target(&mut self) -> Result<ToolsetTarget, Refusal> {
-        let target = ask(&self.gateway, &self.pod, &self.asked).await?;
-        let target = target.ok_or_else(|| Refusal::new(Code::Internal, "the governor names no bridge"))?;
+        let target: ToolsetTarget = ask(&self.gateway, &self.pod, &self.asked).await?;
         self.asked.item.clone_from(&target.item);
         Ok(target)
+    }
+
+    /// The request, as the governor is asked about it.
+    pub fn asked(&self) -> &ToolsetRequest {
+        &self.asked
     }
 
     /// Waits for `work`, as long as the request may go on.
@@ -63,8 +68,8 @@ impl Watch {
     }
 }
 
-/// Asks the governor about a request, or tells it about a rejection.
-pub async fn ask(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -> Result<Option<ToolsetTarget>, Refusal> {
+/// Asks the governor about a request. The step of the request decides on the type of the answer.
+pub async fn ask<A: DeserializeOwned>(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -> Result<A, Refusal> {
     gateway.governor.call_json(GOVERNOR_TOOLS_PATH, Some(pod), asked).await
 }
 
@@ -72,7 +77,7 @@ pub async fn ask(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -
 async fn denied(gateway: &Gateway, pod: &PodIdentity, asked: &ToolsetRequest) -> Refusal {
     loop {
         sleep(RECHECK_INTERVAL).await;
-        match ask(gateway, pod, asked).await {
+        match ask::<ToolsetTarget>(gateway, pod, asked).await {
             Err(refusal) if !refusal.code.is_retryable() => return refusal,
             Ok(_) | Err(_) => {}
         }

@@ -1,6 +1,7 @@
 //! The arguments that a call may give, and the checks of their values. Pure.
 
 use serde_json::Value;
+use spillway_wire::artifact::{NAME_RULE, is_name};
 use unicode_normalization::is_nfc;
 
 use super::pattern::Pattern;
@@ -48,7 +49,7 @@ pub enum ArgumentType {
     Boolean,
     /// One of these texts.
     Enum(Vec<String>),
-    /// A file that the agent has uploaded, by its id.
+    /// An artifact of the agent's item, by its name.
     Artifact,
 }
 
@@ -57,7 +58,7 @@ pub enum ArgumentType {
 pub enum Checked {
     /// The text of the value, as the program gets it.
     Text(String),
-    /// The id of an artifact. The program gets the path of a private copy.
+    /// The name of an artifact. The program gets the path of a private copy.
     Artifact(String),
 }
 
@@ -107,10 +108,12 @@ impl Argument {
                 }
             }
             ArgumentType::Artifact => {
-                let id = value.as_str().ok_or_else(|| wrong_type("the id of an artifact"))?;
-                let plain =
-                    |id: &str| !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-                if plain(id) { Ok(Checked::Artifact(id.to_owned())) } else { Err(("artifact", "is no id of an artifact".to_owned())) }
+                let name = value.as_str().ok_or_else(|| wrong_type("the name of an artifact"))?;
+                if is_name(name) {
+                    Ok(Checked::Artifact(name.to_owned()))
+                } else {
+                    Err(("artifact", format!("is no name of an artifact, which has {NAME_RULE}")))
+                }
             }
         }
     }
@@ -196,8 +199,8 @@ mod tests {
         assert_eq!(one.check(&json!(false)).expect_err("refused").0, "type");
         assert_eq!(one.check(&json!("No")).expect_err("refused").0, "enum");
         let artifact = argument(ArgumentType::Artifact);
-        assert_eq!(artifact.check(&json!("0a-1")), Ok(Checked::Artifact("0a-1".into())));
-        for bad in ["", "../x", "a/b", "a b", "é"] {
+        assert_eq!(artifact.check(&json!("0a-1.bundle")), Ok(Checked::Artifact("0a-1.bundle".into())));
+        for bad in ["", "../x", ".x", "-x", "a/b", "a b", "é"] {
             assert_eq!(artifact.check(&json!(bad)).expect_err("refused").0, "artifact", "{bad}");
         }
     }
