@@ -1,6 +1,7 @@
 //! Toolsets: privileged programs outside the sandbox, which agents call over MCP, through the sidecar and the gateway, with a credential
 //! that no agent can read. The deploy server is real, and refuses who has no credential.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -72,7 +73,7 @@ impl DeployServer {
     }
 }
 
-/// The definitions: a deploy with the credential, the same without it, and a program that takes long.
+/// The definitions: a deploy with the credential, the same without it, one that prints a file of the item, and one that takes long.
 fn definitions(server: &str) -> Value {
     let deploy = |name: &str, header: &str, env: &str| {
         format!(
@@ -84,6 +85,8 @@ fn definitions(server: &str) -> Value {
     json!({
         "deploy.md": deploy("deploy", "$DEPLOY_KEY", "env: {credentials: [deploy-key]}\n"),
         "bare.md": deploy("bare", "$DEPLOY_KEY", ""),
+        "show.md": "---\nname: show\ndescription: Prints a file\ncommand: /bin/cat\ninterpreter: true\n\
+                    args: [{name: file, type: artifact, required: true}]\n---\nPrints.\n",
         "slow.md": "---\nname: slow\ndescription: Waits\ncommand: /bin/sleep\ninterpreter: true\nargv: [\"60\"]\n---\nWaits.\n",
     })
 }
@@ -92,6 +95,8 @@ struct Scene {
     namespace: TestNamespace,
     _operator: Operator,
     server: DeployServer,
+    /// Artifacts are kept here.
+    store: PathBuf,
 }
 
 impl Scene {
@@ -99,9 +104,14 @@ impl Scene {
     async fn open(name: &str) -> Self {
         let namespace = TestNamespace::open(name).await;
         let server = DeployServer::start(&namespace).await;
+        let store = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.store", namespace.namespace));
+        std::fs::create_dir_all(&store).expect("a folder");
+        std::fs::write(namespace.artifacts_file(), json!({"store": {"volume": {"path": store}}}).to_string()).expect("a file");
+        namespace.kill_gateway();
+        namespace.start_gateway("gateway");
         let operator = namespace.operator("one");
         operator.leads(&namespace).await;
-        let scene = Self { namespace, _operator: operator, server };
+        let scene = Self { namespace, _operator: operator, server, store };
         let address = format!("{}:{}", scene.namespace.node, scene.server.port);
         scene.define(definitions(&address)).await;
         let secret: Secret =
@@ -147,6 +157,7 @@ impl Scene {
     async fn close(self) {
         self.namespace.api::<Toolset>().delete("deploy", &DeleteParams::default()).await.expect("deleted");
         self.namespace.close().await;
+        let _ = std::fs::remove_dir_all(self.store);
     }
 
     /// The pods of the bridge.
@@ -200,7 +211,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let (toolset, _) = scene.wait_for("Ready", "True", "Serving").await;
     let status = toolset.status.expect("a status");
     let names: Vec<String> = status.programs.unwrap_or_default().into_iter().map(|program| program.name).collect();
-    assert_eq!((names.join(" ").as_str(), status.program_count), ("bare deploy slow", Some(3)));
+    assert_eq!((names.join(" ").as_str(), status.program_count), ("bare deploy show slow", Some(4)));
     scene.wait_for("DefinitionsValid", "True", "DefinitionsLoaded").await;
     namespace.apply_queue("code", json!({})).await;
     namespace.apply_workers("coders", &["code"], UNTIL_TOLD, json!({"replicas": 1, "toolsets": [{"name": "deploy"}]})).await;
@@ -222,6 +233,12 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
         assert!(answer.contains("\"status\":\"rejected\"") && answer.contains("\"field\":\"version\""), "{wrong}: {answer}");
     }
     assert_eq!(server.deployed(), ["v7"]);
+    // The program gets a file of the item; one that the item does not have starts nothing.
+    let put = "cd $SPILLWAY_DATA_DIR && echo 'notes of v7' > notes.txt && /spillway/bin/spillway artifact put notes.txt";
+    let answer = run(&format!("{put} && execute show '{{\"file\":\"notes.txt\"}}'")).await;
+    assert!(answer.contains("\"stdout\":\"notes of v7\\n\""), "{answer}");
+    let answer = run("execute show '{\"file\":\"other.txt\"}'").await;
+    assert!(answer.contains("404"), "{answer}");
     // The agent reads the credential nowhere.
     let search = format!("env | grep -c {CREDENTIAL}; grep -rls {CREDENTIAL} / --exclude-dir=proc --exclude-dir=sys 2>/dev/null | wc -l");
     assert_eq!(sh(namespace, &agent, &search).await.out.split_whitespace().collect::<Vec<_>>(), ["0", "0"]);
@@ -231,7 +248,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let audit = scene.audit().await;
     let starts: Vec<&Value> = audit.iter().filter(|event| event["event"] == "Start").collect();
     let asserted = json!({"name": agent, "pod": pod.uid(), "item": format!("{}/{}", item.uid().expect("a uid"), epoch)});
-    assert!(starts.len() == 2 && starts.iter().all(|start| start["caller"] == asserted), "{starts:?}");
+    assert!(starts.len() == 3 && starts.iter().all(|start| start["caller"] == asserted), "{starts:?}");
     assert!(!audit.iter().any(|event| event.to_string().contains(CREDENTIAL)), "{audit:?}");
     // An agent of a pool that does not list the Toolset, and a zombie.
     let other = namespace.wait_until_idle("others", 1).await.remove(0).name_any();
