@@ -30,6 +30,8 @@ impl AdmittedRequest {
 pub struct Provided {
     /// The gateway's id of the request, under which it brings files.
     pub request: String,
+    /// The Toolset that the program calls.
+    pub toolset: String,
     /// The verdict of persons.
     pub judged: Option<JudgedCall>,
 }

@@ -26,6 +26,12 @@ pub fn rejected(rule: &'static str, message: &str) -> NotRun {
     Box::new(Answer::not_run(Status::Rejected, rule, message))
 }
 
+/// A call that names an artifact where there are none.
+pub fn no_artifacts(argument: Option<String>) -> NotRun {
+    let message = "this bridge has no store of artifacts: agents in the cluster have one";
+    Box::new(Answer { field: argument, ..*rejected("artifact", message) })
+}
+
 /// A call whose arguments broke a rule.
 pub fn refused(why: CallRefused) -> NotRun {
     let answer = Answer::not_run(Status::Rejected, why.rule, why.to_string());

@@ -24,7 +24,7 @@ pub fn approval(
     call: &ProgramCall,
     definition: &Definition,
     revision: &str,
-    artifacts: &BTreeMap<String, RecordedFile>,
+    (files, artifacts): (&BTreeMap<String, String>, &BTreeMap<String, RecordedFile>),
 ) -> Result<Approval, NotRun> {
     if !definition.requires_approval {
         return Ok(Approval::Given(None));
@@ -33,7 +33,8 @@ pub fn approval(
         let message = format!("{} needs the approval of a person, and this bridge has nobody who approves", definition.name);
         return Err(rejected("approval", &message));
     };
-    let guarded = GuardedCall { caller: &call.caller, program: &definition.name, revision, arguments: &call.arguments, artifacts };
+    let (caller, toolset, program, arguments) = (&call.caller, provided.toolset.as_str(), definition.name.as_str(), &call.arguments);
+    let guarded = GuardedCall { caller, toolset, program, revision, arguments, files, artifacts };
     let denied = |rule, message: String| Box::new(Answer::not_run(Status::Denied, rule, message));
     match guarded.judge(provided.judged.as_ref()).map_err(refused)? {
         Judgement::Ask(question) => Ok(Approval::Needed(question)),

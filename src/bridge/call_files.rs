@@ -1,7 +1,7 @@
 //! The artifacts that programs get. A gateway brings them for a request that is under way, and the call of the program takes them.
 //!
-//! What always holds: a file is whole, and has the size and the hash that the gateway named. All files together are bounded. Those of a
-//! request that does not come are removed.
+//! What always holds: a file is whole, and has the size and the hash that the gateway named. All files together are bounded, and so are those
+//! of one agent, until the call has ended. Files that no call takes are removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,48 +9,81 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
-use futures::TryStreamExt as _;
+use axum::body::{Body, BodyDataStream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use sha2::{Digest as _, Sha256};
 use spillway_bridge::audit::RecordedFile;
 use tokio::io::AsyncWriteExt as _;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::private_folder::{make_private, remove};
 use crate::wire::artifact::is_name;
 use crate::wire::text::hex;
 
-/// The most bytes of all files that wait for their calls.
-pub const MAX_WAITING_BYTES: u64 = 1024 * 1024 * 1024;
-/// How long a file waits for its call. The gateway brings it again if it is gone.
-const KEEP: Duration = Duration::from_secs(120);
+/// The most bytes of files, until their calls have ended. The volume of a Toolset's bridge has twice as many, for the programs too.
+pub const FILE_LIMITS: FileLimits = FileLimits { all: 1024 * 1024 * 1024, of_agent: 512 * 1024 * 1024 };
+/// How long the files of a request wait for the call, from the last one on. The gateway brings them again if they are gone.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the gateway may send nothing of a file.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the rest of a file is read that is not taken: a gateway that still sends would not see the answer.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most characters of the id of a request.
 const MAX_REQUEST_CHARS: usize = 64;
-/// Name of the folder of the files that wait.
-const FOLDER: &str = "waiting-files";
+/// Name of the folder of files, in the folder of all calls and in that of one.
+const FOLDER: &str = "artifacts";
+
+/// The most bytes of files.
+#[derive(Clone, Copy, Debug)]
+pub struct FileLimits {
+    /// Of all agents.
+    pub all: u64,
+    /// Of one agent.
+    pub of_agent: u64,
+}
 
 /// The files that wait for their calls.
 #[derive(Debug)]
 pub struct CallFiles {
     folder: PathBuf,
-    max_bytes: u64,
+    limits: FileLimits,
+    bytes: Arc<Mutex<BTreeMap<String, u64>>>,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// By the ids of requests, and by names.
-    requests: BTreeMap<String, BTreeMap<String, WaitingFile>>,
-    /// Of all files, also those that are being written.
-    bytes: u64,
+    /// By the ids of requests.
+    requests: BTreeMap<String, RequestFiles>,
     /// Each file has a number in its path.
     last: u64,
 }
 
-#[derive(Clone, Debug)]
-struct WaitingFile {
+#[derive(Debug)]
+struct RequestFiles {
+    files: BTreeMap<String, StoredFile>,
+    until: Instant,
+}
+
+/// A file, which is removed when this is dropped.
+#[derive(Debug)]
+struct StoredFile {
     path: PathBuf,
     recorded: RecordedFile,
+    _bytes: ReservedBytes,
 }
+
+/// Bytes of an agent, until this is dropped.
+#[derive(Debug)]
+struct ReservedBytes {
+    of_agents: Arc<Mutex<BTreeMap<String, u64>>>,
+    agent: String,
+    bytes: u64,
+}
+
+/// The files of one call, by name. They count until this is dropped.
+#[derive(Debug, Default)]
+pub struct TakenFiles(BTreeMap<String, StoredFile>);
 
 /// Why a file is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -58,105 +91,130 @@ pub enum FileRefused {
     /// The gateway made a mistake, or the content was changed on its way.
     #[error("{0}")]
     Wrong(&'static str),
+    /// It is larger than the files of one agent may be.
+    #[error("it has more bytes than all files of an agent may have for its calls, which is {0}")]
+    TooLarge(u64),
     /// There is no space for it now.
-    #[error("the files that wait for programs of this bridge have as many bytes as they may")]
+    #[error("the files of calls of this agent, or of all agents, have as many bytes as they may")]
     Full,
     /// It did not come whole.
     #[error("the file did not come whole: {0}")]
-    CutOff(axum::Error),
+    CutOff(String),
     /// It cannot be written.
     #[error("the file cannot be written: {0}")]
     Disk(#[from] io::Error),
 }
 
-/// Bytes that are set aside for a file, until it waits.
-struct Reserved<'a> {
-    files: &'a CallFiles,
-    bytes: u64,
-    path: PathBuf,
-}
-
 impl CallFiles {
     /// Keeps files in a folder below this one.
-    pub fn new(folder: &Path, max_bytes: u64) -> io::Result<Self> {
+    pub fn new(folder: &Path, limits: FileLimits) -> io::Result<Self> {
         let folder = folder.join(FOLDER);
         make_private(&folder)?;
-        Ok(Self { folder, max_bytes, waiting: Mutex::default() })
+        Ok(Self { folder, limits, bytes: Arc::default(), waiting: Mutex::default() })
     }
 
-    /// Takes a file for a request. It replaces an earlier one of this name.
-    pub async fn bring(self: &Arc<Self>, request: &str, name: &str, expected: RecordedFile, content: Body) -> Result<(), FileRefused> {
-        if !is_request_id(request) || !is_name(name) {
-            return Err(FileRefused::Wrong("the path of a file is /files/REQUEST/NAME"));
-        }
-        let reserved = self.reserve(expected.bytes)?;
-        write(&reserved.path, &expected, content).await?;
-        self.keep(reserved, request, name, expected);
-        let (files, request) = (self.clone(), request.to_owned());
-        tokio::spawn(async move {
-            tokio::time::sleep(KEEP).await;
-            files.forget(&request);
-        });
+    /// Takes a file for a request of an agent. It replaces an earlier one of this name.
+    pub async fn bring(
+        self: &Arc<Self>,
+        (agent, request): (&str, &str),
+        name: &str,
+        expected: RecordedFile,
+        content: Body,
+    ) -> Result<(), FileRefused> {
+        let mut content = content.into_data_stream();
+        let stored = self.store((agent, request), name, expected, &mut content).await;
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(refused) => {
+                let _ = timeout(DISCARD_TIMEOUT, content.for_each(|_| std::future::ready(()))).await; // the answer comes in any case
+                return Err(refused);
+            }
+        };
+        let until = Instant::now() + WAIT_TIMEOUT;
+        let replaced = {
+            let mut waiting = self.lock();
+            let of_request = waiting.requests.entry(request.to_owned()).or_insert_with(|| RequestFiles { files: BTreeMap::new(), until });
+            of_request.until = until;
+            of_request.files.insert(name.to_owned(), stored)
+        };
+        drop(replaced);
+        tokio::spawn(self.clone().forget_later(request.to_owned(), until));
         Ok(())
     }
 
-    /// The artifacts of a request that are here, of these names, and the names of the others.
-    pub fn find<'a>(&self, request: &str, names: impl Iterator<Item = &'a str>) -> (BTreeMap<String, RecordedFile>, Vec<String>) {
-        let waiting = self.lock();
-        let of_request = waiting.requests.get(request);
-        let (mut here, mut missing) = (BTreeMap::new(), Vec::new());
-        for name in names {
-            match of_request.and_then(|files| files.get(name)) {
-                Some(file) => drop(here.insert(name.to_owned(), file.recorded.clone())),
-                None => missing.push(name.to_owned()),
+    /// The files of a request with these names, or the names of those that are not here. It has no files afterwards.
+    pub fn take<'a>(&self, request: &str, names: impl Iterator<Item = &'a str>) -> Result<TakenFiles, Vec<String>> {
+        let mut files = BTreeMap::new();
+        {
+            let mut waiting = self.lock();
+            let of_request = waiting.requests.get(request);
+            let mut missing: Vec<String> = Vec::new();
+            let mut wanted: Vec<&str> = Vec::new();
+            for name in names {
+                wanted.push(name);
+                if !of_request.is_some_and(|found| found.files.contains_key(name)) && !missing.iter().any(|known| known == name) {
+                    missing.push(name.to_owned());
+                }
             }
+            if !missing.is_empty() {
+                return Err(missing);
+            }
+            if let Some(RequestFiles { files: found, .. }) = waiting.requests.remove(request) {
+                files = found;
+            }
+            drop(waiting);
+            files.retain(|name, _| wanted.contains(&name.as_str()));
         }
-        (here, missing)
+        Ok(TakenFiles(files))
     }
 
-    /// Moves the files of a request into the folder of its call. Those that it did not ask for are removed.
-    pub fn hand_over(&self, request: &str, expected: &BTreeMap<String, RecordedFile>, folder: &Path) -> io::Result<()> {
-        let files = self.lock().requests.remove(request).unwrap_or_default();
-        let moved = expected.iter().try_for_each(|(name, recorded)| match files.get(name) {
-            // A second request with this id may have brought another file meanwhile.
-            Some(file) if file.recorded == *recorded => std::fs::rename(&file.path, folder.join(name)),
-            Some(_) | None => Err(io::Error::other(format!("the artifact {name} is not here any more"))),
-        });
-        self.end(files);
-        moved
-    }
-
-    /// Removes the files of a request.
-    pub fn forget(&self, request: &str) {
-        let files = self.lock().requests.remove(request).unwrap_or_default();
-        self.end(files);
-    }
-
-    fn end(&self, files: BTreeMap<String, WaitingFile>) {
-        for WaitingFile { path, recorded } in files.into_values() {
-            remove_file(&path);
-            self.lock().release(recorded.bytes);
+    /// Writes a file that is not waiting yet.
+    async fn store(
+        &self,
+        (agent, request): (&str, &str),
+        name: &str,
+        expected: RecordedFile,
+        content: &mut BodyDataStream,
+    ) -> Result<StoredFile, FileRefused> {
+        if !is_request_id(request) || !is_name(name) {
+            return Err(FileRefused::Wrong("the path of a file is /files/REQUEST/NAME"));
         }
+        let bytes = self.reserve(agent, expected.bytes)?;
+        let path = {
+            let mut waiting = self.lock();
+            waiting.last += 1;
+            self.folder.join(waiting.last.to_string())
+        };
+        let stored = StoredFile { path, recorded: expected, _bytes: bytes };
+        write(&stored.path, &stored.recorded, content).await?;
+        Ok(stored)
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reserved<'_>, FileRefused> {
-        let mut waiting = self.lock();
-        let total = waiting.bytes.checked_add(bytes).filter(|total| *total <= self.max_bytes).ok_or(FileRefused::Full)?;
-        waiting.bytes = total;
-        waiting.last += 1;
-        let path = self.folder.join(waiting.last.to_string());
-        Ok(Reserved { files: self, bytes, path })
-    }
-
-    fn keep(&self, mut reserved: Reserved<'_>, request: &str, name: &str, recorded: RecordedFile) {
-        let path = std::mem::take(&mut reserved.path);
-        reserved.bytes = 0; // they are those of the waiting file now
-        let mut waiting = self.lock();
-        let file = WaitingFile { path, recorded };
-        if let Some(earlier) = waiting.requests.entry(request.to_owned()).or_default().insert(name.to_owned(), file) {
-            waiting.release(earlier.recorded.bytes);
-            remove_file(&earlier.path);
+    fn reserve(&self, agent: &str, bytes: u64) -> Result<ReservedBytes, FileRefused> {
+        let FileLimits { all, of_agent } = self.limits;
+        if bytes > of_agent {
+            return Err(FileRefused::TooLarge(of_agent));
         }
+        let mut of_agents = locked(&self.bytes);
+        let total: u64 = of_agents.values().sum();
+        let own = of_agents.get(agent).copied().unwrap_or_default();
+        if total + bytes > all || own + bytes > of_agent {
+            return Err(FileRefused::Full);
+        }
+        of_agents.insert(agent.to_owned(), own + bytes);
+        drop(of_agents);
+        Ok(ReservedBytes { of_agents: self.bytes.clone(), agent: agent.to_owned(), bytes })
+    }
+
+    /// Removes the files of a request when no call has taken them, and no more came meanwhile.
+    async fn forget_later(self: Arc<Self>, request: String, until: Instant) {
+        sleep_until(until).await;
+        let forgotten = {
+            let mut waiting = self.lock();
+            let is_due = waiting.requests.get(&request).is_some_and(|found| found.until <= until);
+            if is_due { waiting.requests.remove(&request) } else { None }
+        };
+        drop(forgotten);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -170,20 +228,52 @@ impl Drop for CallFiles {
     }
 }
 
-impl Waiting {
-    fn release(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
+impl TakenFiles {
+    /// Where a file is after [`Self::move_into`].
+    pub fn path(folder: &Path, name: &str) -> PathBuf {
+        folder.join(FOLDER).join(name)
+    }
+
+    /// The files, as they are recorded.
+    pub fn recorded(&self) -> BTreeMap<String, RecordedFile> {
+        self.0.iter().map(|(name, file)| (name.clone(), file.recorded.clone())).collect()
+    }
+
+    /// Moves the files into the folder of a call. They have a folder of their own in it: programs look for settings where they start.
+    pub fn move_into(&self, folder: &Path) -> io::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        make_private(&folder.join(FOLDER))?;
+        self.0.iter().try_for_each(|(name, file)| std::fs::rename(&file.path, Self::path(folder, name)))
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for StoredFile {
     fn drop(&mut self) {
-        self.files.lock().release(self.bytes);
-        // A file that waits has given its path away.
-        if !self.path.as_os_str().is_empty() {
-            remove_file(&self.path);
+        // One that was moved is not here any more.
+        if let Err(error) = std::fs::remove_file(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %self.path.display(), "a file for a program cannot be removed");
         }
     }
+}
+
+impl Drop for ReservedBytes {
+    fn drop(&mut self) {
+        let mut of_agents = locked(&self.of_agents);
+        let left = of_agents.get(&self.agent).copied().unwrap_or_default().saturating_sub(self.bytes);
+        if left == 0 {
+            of_agents.remove(&self.agent);
+        } else {
+            of_agents.insert(self.agent.clone(), left);
+        }
+    }
+}
+
+fn locked(of_agents: &Mutex<BTreeMap<String, u64>>) -> MutexGuard<'_, BTreeMap<String, u64>> {
+    of_agents.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a gateway gives a request this id.
@@ -191,18 +281,12 @@ fn is_request_id(text: &str) -> bool {
     (1..=MAX_REQUEST_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-fn remove_file(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, path = %path.display(), "a file that waited for a program cannot be removed");
-    }
-}
-
-async fn write(path: &Path, expected: &RecordedFile, content: Body) -> Result<(), FileRefused> {
+async fn write(path: &Path, expected: &RecordedFile, content: &mut BodyDataStream) -> Result<(), FileRefused> {
     let mut file = tokio::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).await?;
-    let (mut content, mut digest, mut arrived) = (content.into_data_stream(), Sha256::new(), 0_u64);
-    while let Some(part) = content.try_next().await.map_err(FileRefused::CutOff)? {
+    let (mut digest, mut arrived) = (Sha256::new(), 0_u64);
+    loop {
+        let part = timeout(IDLE_TIMEOUT, content.try_next()).await.map_err(|_| FileRefused::CutOff("nothing came for 30 s".to_owned()))?;
+        let Some(part) = part.map_err(|error| FileRefused::CutOff(error.to_string()))? else { break };
         arrived = arrived.saturating_add(part.len() as u64);
         if arrived > expected.bytes {
             return Err(FileRefused::Wrong("the file is larger than the gateway said"));
@@ -228,55 +312,71 @@ mod tests {
         RecordedFile { sha256: hex(&Sha256::digest(content.as_bytes())), bytes: content.len() as u64 }
     }
 
-    fn files(max_bytes: u64) -> (tempfile::TempDir, Arc<CallFiles>) {
+    fn files(all: u64, of_agent: u64) -> (tempfile::TempDir, Arc<CallFiles>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = CallFiles::new(folder.path(), max_bytes).expect("a folder below");
+        let files = CallFiles::new(folder.path(), FileLimits { all, of_agent }).expect("a folder below");
         (folder, Arc::new(files))
     }
 
-    fn left(files: &CallFiles) -> usize {
-        std::fs::read_dir(&files.folder).expect("the folder").count()
+    /// The bytes that count, and the files on the disk.
+    fn held(files: &CallFiles) -> (u64, usize) {
+        (locked(&files.bytes).values().sum(), std::fs::read_dir(&files.folder).expect("the folder").count())
+    }
+
+    async fn bring(files: &Arc<CallFiles>, request: &str, name: &str, content: &'static str) -> Result<(), FileRefused> {
+        files.bring(("agent", request), name, recorded(content), Body::from(content)).await
     }
 
     #[tokio::test]
     async fn a_call_gets_the_files_that_were_brought_for_its_request() {
-        let (folder, files) = files(100);
+        let (folder, files) = files(100, 100);
         for (request, name, content) in [("1", "a.txt", "old"), ("1", "a.txt", "one"), ("1", "b", "more"), ("2", "a.txt", "two")] {
-            files.bring(request, name, recorded(content), Body::from(content)).await.expect("taken");
+            bring(&files, request, name, content).await.expect("taken");
         }
-        let (here, missing) = files.find("1", ["a.txt", "c"].into_iter());
-        assert_eq!((here.clone(), missing), ([("a.txt".to_owned(), recorded("one"))].into(), vec!["c".to_owned()]));
-        files.hand_over("1", &here, folder.path()).expect("handed over");
-        assert_eq!(std::fs::read_to_string(folder.path().join("a.txt")).expect("a file"), "one");
-        assert_eq!((files.find("1", ["b"].into_iter()).1.len(), files.lock().bytes, left(&files)), (1, 3, 1), "the rest is removed");
-        files.hand_over("1", &here, folder.path()).expect_err("once");
-        files.forget("2");
-        assert_eq!((files.lock().bytes, left(&files)), (0, 0));
+        assert_eq!(held(&files), (10, 3));
+        assert_eq!(files.take("1", ["a.txt", "c", "c"].into_iter()).expect_err("one is missing"), ["c"]);
+        let taken = files.take("1", ["a.txt", "a.txt"].into_iter()).expect("the file");
+        assert_eq!(taken.recorded(), [("a.txt".to_owned(), recorded("one"))].into());
+        assert_eq!(held(&files), (6, 2), "what the call does not name is removed");
+        taken.move_into(folder.path()).expect_err("the folder of the calls is not that of one call");
+        let own = folder.path().join("call");
+        make_private(&own).expect("a folder");
+        taken.move_into(&own).expect("moved");
+        assert_eq!(std::fs::read_to_string(TakenFiles::path(&own, "a.txt")).expect("a file"), "one");
+        assert_eq!(held(&files), (6, 1), "it counts until the call has ended");
+        drop(taken);
+        assert_eq!(held(&files), (3, 1));
+        files.take("1", ["a.txt"].into_iter()).expect_err("a file is for one call");
+        assert!(files.take("1", std::iter::empty()).expect("none").recorded().is_empty());
     }
 
     #[tokio::test]
     async fn what_is_wrong_or_too_much_leaves_nothing() {
-        let (_folder, files) = files(5);
+        let (_folder, files) = files(8, 5);
         for (request, name) in [("", "a"), ("../x", "a"), ("1", "../a"), ("1", ".a"), ("1", "")] {
-            files.bring(request, name, recorded("x"), Body::from("x")).await.expect_err(name);
+            bring(&files, request, name, "x").await.expect_err(name);
         }
-        for (said, content) in [("abc", "ab"), ("ab", "abc"), ("abc", "abd"), ("abcdef", "abcdef")] {
-            files.bring("1", "a", recorded(said), Body::from(content)).await.expect_err(content);
-            assert_eq!((files.lock().bytes, left(&files)), (0, 0), "{content}");
+        for (said, content) in [("abc", "ab"), ("ab", "abc"), ("abc", "abd")] {
+            files.bring(("agent", "1"), "a", recorded(said), Body::from(content)).await.expect_err(content);
+            assert_eq!(held(&files), (0, 0), "{content}");
         }
-        files.bring("1", "a", recorded("abc"), Body::from("abc")).await.expect("taken");
-        assert!(matches!(files.bring("2", "a", recorded("abc"), Body::from("abc")).await, Err(FileRefused::Full)));
-        assert!(matches!(
-            files.bring("2", "a", RecordedFile { bytes: u64::MAX, ..recorded("") }, Body::empty()).await,
-            Err(FileRefused::Full)
-        ));
+        assert!(matches!(bring(&files, "1", "a", "abcdef").await, Err(FileRefused::TooLarge(5))));
+        bring(&files, "1", "a", "abc").await.expect("taken");
+        assert!(matches!(bring(&files, "2", "a", "abc").await, Err(FileRefused::Full)), "the agent has too much");
+        files.bring(("other", "3"), "a", recorded("abcd"), Body::from("abcd")).await.expect("another agent has its own share");
+        assert!(matches!(bring(&files, "2", "a", "ab").await, Err(FileRefused::Full)), "all have too much");
+        assert_eq!(held(&files), (7, 2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn files_of_a_request_that_does_not_come_are_removed() {
-        let (_folder, files) = files(100);
-        files.bring("1", "a", recorded("abc"), Body::from("abc")).await.expect("taken");
-        tokio::time::sleep(KEEP * 2).await;
-        assert_eq!((files.lock().bytes, left(&files)), (0, 0));
+    async fn files_that_no_call_takes_are_removed() {
+        let (_folder, files) = files(100, 100);
+        bring(&files, "1", "a", "abc").await.expect("taken");
+        tokio::time::sleep(WAIT_TIMEOUT / 2).await;
+        bring(&files, "1", "b", "abc").await.expect("taken");
+        tokio::time::sleep(WAIT_TIMEOUT * 3 / 4).await;
+        assert_eq!(held(&files), (6, 2), "the last file renews the time");
+        tokio::time::sleep(WAIT_TIMEOUT).await;
+        assert_eq!(held(&files), (0, 0));
     }
 }

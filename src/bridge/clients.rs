@@ -31,7 +31,7 @@ use crate::wire::governor::{CALLER_POD_HEADER, CALLER_UID_HEADER};
 use crate::wire::meter::ITEM_HEADER;
 use crate::wire::tools::{
     BRIDGE_FILES_PATH, BRIDGE_IDENTITY_PATH, BRIDGE_STATUS_PATH, BridgeStatus, MAX_REQUEST_BYTES, TOOL_REQUEST_HEADER, TOOL_STATUS_HEADER,
-    TOOL_VERDICT_HEADER,
+    TOOL_VERDICT_HEADER, TOOLSET_HEADER,
 };
 
 /// Time limit of the body of a request.
@@ -152,7 +152,8 @@ fn provided(headers: &HeaderMap) -> Option<Provided> {
         Some(encoded) => Some(serde_json::from_slice(&BASE64_STANDARD.decode(encoded).ok()?).ok()?),
         None => None,
     };
-    Some(Provided { request: text(TOOL_REQUEST_HEADER)?.unwrap_or_default().to_owned(), judged })
+    let own = |name| Some(text(name)?.unwrap_or_default().to_owned());
+    Some(Provided { request: own(TOOL_REQUEST_HEADER)?, toolset: own(TOOLSET_HEADER)?, judged })
 }
 
 /// Takes an artifact for a request that is under way.
@@ -162,14 +163,16 @@ async fn bring_file(files: Arc<CallFiles>, path: axum::extract::Path<(String, St
     let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
     let bytes = header(header::CONTENT_LENGTH).and_then(|value| value.parse().ok());
     let sha256 = header(HeaderName::from_static(SHA256_HEADER)).map(str::to_owned);
+    let agent = header(HeaderName::from_static(CALLER_UID_HEADER)).unwrap_or_default().to_owned();
     let (Some(bytes), Some(sha256)) = (bytes, sha256) else {
         return (StatusCode::LENGTH_REQUIRED, "the size and the hash of the file are missing\n").into_response();
     };
-    match files.bring(&id, &name, RecordedFile { sha256, bytes }, body).await {
+    match files.bring((&agent, &id), &name, RecordedFile { sha256, bytes }, body).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(refused) => {
             tracing::warn!(%refused, name, "an artifact for a program was not taken");
             let status = match refused {
+                FileRefused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
                 FileRefused::Wrong(_) | FileRefused::CutOff(_) => StatusCode::BAD_REQUEST,
                 FileRefused::Full | FileRefused::Disk(_) => StatusCode::SERVICE_UNAVAILABLE,
             };

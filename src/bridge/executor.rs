@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use spillway_bridge::admission::Admission;
 use spillway_bridge::answer::{Answer, Status};
 use spillway_bridge::audit::{Caller, Event, RecordedFile, recorded_arguments, recorded_text};
@@ -24,10 +24,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answers::{NotRun, PROCESS_RULE, answer, audit_id, breaker_end, broken, busy, refused, rejected};
+use super::answers::{NotRun, PROCESS_RULE, answer, audit_id, breaker_end, broken, busy, no_artifacts, refused, rejected};
 use super::audit_log::AuditLog;
 use super::call_approval::{Approval, approval, denied_by};
-use super::call_files::CallFiles;
+use super::call_files::{CallFiles, TakenFiles};
 use super::credentials::CredentialFiles;
 use super::pinned_program::PinnedProgram;
 use super::private_folder::{make_private, remove};
@@ -191,23 +191,14 @@ impl Executor {
             }
             Err(not_run) => Answer { audit_id, revision, ..*not_run },
         };
-        if let Some(provided) = &call.provided {
-            self.files.forget(&provided.request);
-        }
         Ok(self.count_if_wrong(call, answer).await)
     }
 
-    /// A wrong call has a record, unless its caller makes too many of them. A busy answer has none: a caller could fill the disk. What was
+    /// A wrong or denied call has a record, unless its caller makes too many of them. A busy answer has none: a caller could fill the disk. What was
     /// started has its own records.
     async fn count_if_wrong(&self, call: &ProgramCall, answer: Answer) -> Answer {
-        match answer.status {
-            Status::Rejected => {}
-            // A person has seen the call, or could have: there are few of them, and nothing is wrong with them.
-            Status::Denied => {
-                self.write_refusal(call, &answer).await;
-                return answer;
-            }
-            _ => return answer,
+        if !matches!(answer.status, Status::Rejected | Status::Denied) {
+            return answer;
         }
         let counted = self.lock_admission().wrong(&call.caller.name, self.now_milliseconds());
         match counted {
@@ -225,26 +216,28 @@ impl Executor {
             return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE));
         };
         let checked = CheckedCall::check(definition, &call.arguments).map_err(refused)?;
+        let files: BTreeMap<String, String> = checked.artifacts().map(|(argument, name)| (argument.to_owned(), name.to_owned())).collect();
         let request = call.provided.as_ref().map(|provided| provided.request.as_str());
-        let names = checked.artifacts().map(|(_, name)| name);
-        let (artifacts, missing) = self.files.find(request.unwrap_or_default(), names);
-        if !missing.is_empty() {
-            let nobody = "this bridge has no store of artifacts: agents in the cluster have one";
-            return if request.is_some() { Ok(Begun::Needs(CallNeeds::Files(missing))) } else { Err(rejected("artifact", nobody)) };
-        }
+        let taken = match (self.files.take(request.unwrap_or_default(), files.values().map(String::as_str)), request) {
+            (Ok(taken), _) => taken,
+            (Err(missing), Some(_)) => return Ok(Begun::Needs(CallNeeds::Files(missing))),
+            (Err(_), None) => return Err(no_artifacts(files.into_keys().next())),
+        };
         let folder = self.place.folder.join(audit_id);
-        let paths = checked.artifacts().map(|(argument, name)| (argument.to_owned(), folder.join(name).display().to_string())).collect();
+        let path = |(argument, name): (&String, &String)| (argument.clone(), TakenFiles::path(&folder, name).display().to_string());
+        let paths = files.iter().map(path).collect();
         let words = checked.words(definition, &paths).map_err(refused)?;
         if self.stop.is_cancelled() {
             return Err(Box::new(Answer::not_run(Status::Busy, "ending", "the bridge ends")));
         }
         // A repeated call that ran needs no approval: it does not run again.
-        if let Some(answer) = self.begin_key(call)? {
+        let artifacts = taken.recorded();
+        if let Some(answer) = self.begin_key(call, &artifacts)? {
             return Ok(Begun::Answered(answer));
         }
-        let begun = match approval(call, definition, loaded.catalog().revision(), &artifacts) {
+        let begun = match approval(call, definition, loaded.catalog().revision(), (&files, &artifacts)) {
             Ok(Approval::Given(approved_by)) => {
-                self.begin_first(call, definition, program, Granted { words, artifacts, approved_by }).await
+                self.begin_first(call, definition, program, Granted { words, taken, artifacts, approved_by }).await
             }
             Ok(Approval::Needed(question)) => Ok(Begun::Needs(CallNeeds::Approval(question))),
             Err(not_run) => Err(not_run),
@@ -279,9 +272,9 @@ impl Executor {
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
-    fn begin_key(&self, call: &ProgramCall) -> Result<Option<Arc<Answer>>, NotRun> {
+    fn begin_key(&self, call: &ProgramCall, artifacts: &BTreeMap<String, RecordedFile>) -> Result<Option<Arc<Answer>>, NotRun> {
         let Some(key) = &call.idempotency_key else { return Ok(None) };
-        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let arguments = json!([call.arguments, artifacts]).to_string();
         let known = self.lock_keys().begin(&call.caller.name, &call.program, key, &arguments, self.now_milliseconds());
         let refused = |status, message: &str| Err(Box::new(Answer::not_run(status, "idempotencyKey", message)));
         match known {
@@ -335,8 +328,7 @@ impl Executor {
             return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that no program is started");
         }
         let folder = self.place.folder.join(audit_id);
-        let request = call.provided.as_ref().map(|provided| provided.request.as_str()).unwrap_or_default();
-        let made = make_private(&folder).and_then(|()| self.files.hand_over(request, artifacts, &folder));
+        let made = make_private(&folder).and_then(|()| ready.granted.taken.move_into(&folder));
         let ended = match made {
             Ok(()) => self.run_program(ready, &folder, end).await,
             Err(error) => Err(RunError::NotStarted(error)),
@@ -443,7 +435,9 @@ impl Executor {
 struct Granted {
     /// The words after the program.
     words: Vec<String>,
-    /// Its artifacts, by name.
+    /// Its artifacts.
+    taken: TakenFiles,
+    /// The same, as they are recorded.
     artifacts: BTreeMap<String, RecordedFile>,
     /// The user who approved it. None: nobody has to.
     approved_by: Option<String>,

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admitted_request::AdmittedRequest;
 use super::audit_log::AuditLog;
-use super::call_files::{CallFiles, MAX_WAITING_BYTES};
+use super::call_files::{CallFiles, FILE_LIMITS};
 use super::clients::Clients;
 use super::end_of_input::when_input_ends;
 use super::executor::{Executor, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
@@ -55,7 +55,7 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
         ProgramPlace { folder: folder.path().to_owned(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, folder.path()) };
     say_what_is_missing(&place.sandbox)?;
     let (credentials, max_running) = (arguments.credential_files(), arguments.max_running);
-    let files = Arc::new(CallFiles::new(folder.path(), MAX_WAITING_BYTES).context("cannot make a folder for artifacts")?);
+    let files = Arc::new(CallFiles::new(folder.path(), FILE_LIMITS).context("cannot make a folder for artifacts")?);
     let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, (place, files), stop.clone()));
     let listener = bind(arguments.listen).await?;
     let address = listener.local_addr()?;

@@ -38,8 +38,9 @@ fn encoded(id: &str, verdict: &Value) -> String {
     BASE64_STANDARD.encode(json!({"id": id, "verdict": verdict}).to_string())
 }
 
-/// The question for a person about the call of `show` in a request whose artifact was brought.
-async fn question(toolset: &Toolset, request: &str) -> Value {
+/// The question for a person about the call of `show` in a request, after its artifact was brought.
+async fn question(toolset: &Toolset, request: &str, content: &str) -> Value {
+    bring(toolset, request, content).await;
     let (status, _, needs) = toolset.execute(&headers(request, None), "show", &arguments()).await;
     assert_eq!(status, StatusCode::PRECONDITION_REQUIRED, "{needs}");
     needs["approval"].clone()
@@ -74,11 +75,10 @@ async fn a_program_gets_a_private_copy_of_an_artifact_that_the_gateway_brings() 
 async fn a_call_runs_when_a_person_has_approved_exactly_this_one() {
     install_provider();
     let toolset = Toolset::with(&[("show", SHOW)]);
-    bring(&toolset, "r1", "a note").await;
-    let asked = question(&toolset, "r1").await;
+    let asked = question(&toolset, "r1", "a note").await;
     let (id, shown) = (asked["id"].as_str().expect("an id"), asked["arguments"].as_str().expect("arguments"));
-    assert!(shown.contains("notes.txt (6 bytes, SHA-256 "), "{shown}");
-    assert_eq!(asked, question(&toolset, "r1").await, "the same call has the same id");
+    assert!(shown.contains(r#"{"artifact":"notes.txt","bytes":6,"sha256":""#), "{shown}");
+    assert_eq!(asked, question(&toolset, "r1", "a note").await, "the same call has the same id");
     let approved = encoded(id, &json!({"approved": {"by": "alice@example.com \u{e9}"}}));
 
     // The same words, and another content: the approval is for what the person was shown.
@@ -87,6 +87,7 @@ async fn a_call_runs_when_a_person_has_approved_exactly_this_one() {
     assert_eq!(status, StatusCode::PRECONDITION_REQUIRED);
     assert!(starts(&toolset).is_empty(), "nothing ran");
 
+    bring(&toolset, "r1", "a note").await;
     let (status, told, body) = toolset.execute(&headers("r1", Some(&approved)), "show", &arguments()).await;
     assert_eq!((status, &body["result"]["structuredContent"]["stdout"]), (StatusCode::OK, &json!("a note")), "{body}");
     assert_eq!(told.get(TOOL_STATUS_HEADER).and_then(|status| status.to_str().ok()), Some("ok"));
@@ -99,8 +100,7 @@ async fn a_call_runs_when_a_person_has_approved_exactly_this_one() {
 async fn a_denied_call_runs_nothing_and_says_who_denied_it() {
     install_provider();
     let toolset = Toolset::with(&[("show", SHOW)]);
-    bring(&toolset, "r1", "a note").await;
-    let id = question(&toolset, "r1").await["id"].as_str().expect("an id").to_owned();
+    let id = question(&toolset, "r1", "a note").await["id"].as_str().expect("an id").to_owned();
     let verdicts = [
         (json!({"denied": {"by": "bob", "reason": "not now"}}), "denied", "bob denied this call: not now", json!("bob")),
         (json!("timedOut"), "approvalTimeout", "nobody has approved", Value::Null),

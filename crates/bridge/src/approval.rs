@@ -8,23 +8,30 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use spillway_wire::text::hex;
-use spillway_wire::tools::{APPROVAL_ID_DIGITS, ApprovalVerdict, CallToApprove, JudgedCall, MAX_SHOWN_ARGUMENTS_CHARS};
+use spillway_wire::tools::{ApprovalVerdict, CallToApprove, JudgedCall, MAX_SHOWN_ARGUMENTS_CHARS};
 
 use crate::audit::{Caller, RecordedFile};
 use crate::call::CallRefused;
+
+/// Unicode calls these letters, and they look like nothing: fillers of Hangul.
+const LETTERS_WITHOUT_SHAPE: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
 
 /// A call that needs the approval of a person.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardedCall<'a> {
     /// Who calls.
     pub caller: &'a Caller,
+    /// The Toolset. Another one may have the same definitions, and other credentials.
+    pub toolset: &'a str,
     /// The program.
     pub program: &'a str,
     /// The revision of the definitions.
     pub revision: &'a str,
     /// The checked arguments.
     pub arguments: &'a Map<String, Value>,
-    /// The artifacts that they name.
+    /// The names of the arguments that are artifacts, and the names of their files.
+    pub files: &'a BTreeMap<String, String>,
+    /// The contents of these files.
     pub artifacts: &'a BTreeMap<String, RecordedFile>,
 }
 
@@ -62,7 +69,8 @@ impl GuardedCall<'_> {
 
     /// The question for a person. Nothing may be hidden behind the end of what is shown.
     fn question(&self) -> Result<CallToApprove, CallRefused> {
-        let arguments = Value::Object(self.arguments.iter().map(|(name, value)| (name.clone(), self.shown(value))).collect()).to_string();
+        let shown: Map<String, Value> = self.arguments.iter().map(|(name, value)| (name.clone(), self.shown(name, value))).collect();
+        let arguments = visible(&Value::Object(shown).to_string());
         let chars = arguments.chars().count();
         if chars > MAX_SHOWN_ARGUMENTS_CHARS {
             let message = format!(
@@ -70,26 +78,44 @@ impl GuardedCall<'_> {
             );
             return Err(CallRefused { field: "args".to_owned(), rule: "tooLongToApprove", message });
         }
-        let Self { caller, program, revision, arguments: exact, artifacts } = *self;
+        let Self { caller, toolset, program, revision, arguments: exact, files, artifacts } = *self;
         let exact: BTreeMap<_, _> = exact.iter().collect();
-        let all = json!([caller, program, revision, exact, artifacts]).to_string();
-        let digest = hex(&Sha256::digest(all.as_bytes()));
-        let id = digest.chars().take(APPROVAL_ID_DIGITS).collect();
+        let all = json!([caller, toolset, program, revision, exact, files, artifacts]).to_string();
+        let id = hex(&Sha256::digest(all.as_bytes()));
         Ok(CallToApprove { id, program: program.to_owned(), arguments })
     }
 
-    /// A value for people: artifacts by what they hold.
-    fn shown(&self, value: &Value) -> Value {
-        match value.as_str().and_then(|name| Some((name, self.artifacts.get(name)?))) {
-            Some((name, RecordedFile { sha256, bytes })) => json!(format!("{name} ({bytes} bytes, SHA-256 {sha256})")),
+    /// A value for people: an artifact by what it holds.
+    fn shown(&self, argument: &str, value: &Value) -> Value {
+        let file = self.files.get(argument).and_then(|name| Some((name, self.artifacts.get(name)?)));
+        match file {
+            Some((name, RecordedFile { sha256, bytes })) => json!({"artifact": name, "bytes": bytes, "sha256": sha256}),
             None => value.clone(),
         }
     }
 }
 
+/// A text of JSON in which each character can be seen: those that have no shape, or look like a space, are written as their numbers.
+fn visible(json: &str) -> String {
+    json.chars().fold(String::new(), |mut text, character| {
+        if character == ' ' || character.is_ascii_graphic() || (character.is_alphanumeric() && !LETTERS_WITHOUT_SHAPE.contains(&character))
+        {
+            text.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                text += &format!("\\u{unit:04x}");
+            }
+        }
+        text
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use spillway_wire::tools::APPROVAL_ID_DIGITS;
 
     use super::*;
 
@@ -97,67 +123,83 @@ mod tests {
         JudgedCall { id: id.to_owned(), verdict: verdict.clone() }
     }
 
-    struct World {
+    struct Call {
         caller: Caller,
+        toolset: String,
+        program: String,
         revision: String,
         arguments: Map<String, Value>,
+        files: BTreeMap<String, String>,
         artifacts: BTreeMap<String, RecordedFile>,
     }
 
-    impl World {
-        fn new(item: &str, revision: &str, version: &str, content: &str) -> Self {
-            let arguments = json!({"version": version, "bundle": "run.bundle"}).as_object().cloned().expect("an object");
-            let file = RecordedFile { sha256: content.to_owned(), bytes: 5 };
+    impl Call {
+        /// A call that differs from others by these texts.
+        fn new([pod, item, toolset, program, revision, version, file, content]: [&str; 8]) -> Self {
+            let arguments = json!({"version": version, "bundle": file}).as_object().cloned().expect("an object");
+            let recorded = RecordedFile { sha256: content.to_owned(), bytes: 5 };
             Self {
-                caller: Caller { name: "a".into(), pod: Some("uid".into()), item: Some(item.to_owned()) },
+                caller: Caller { name: "a".into(), pod: Some(pod.to_owned()), item: Some(item.to_owned()) },
+                toolset: toolset.to_owned(),
+                program: program.to_owned(),
                 revision: revision.to_owned(),
                 arguments,
-                artifacts: [("run.bundle".to_owned(), file)].into(),
+                files: [("bundle".to_owned(), file.to_owned())].into(),
+                artifacts: [(file.to_owned(), recorded)].into(),
             }
         }
 
-        fn call(&self) -> GuardedCall<'_> {
-            let Self { caller, revision, arguments, artifacts } = self;
-            GuardedCall { caller, program: "deploy", revision, arguments, artifacts }
+        fn of_version(version: &str) -> Self {
+            Self::new(["uid", "i/3", "prod", "deploy", "r", version, "run.bundle", "ab"])
+        }
+
+        fn guarded(&self) -> GuardedCall<'_> {
+            let Self { caller, toolset, program, revision, arguments, files, artifacts } = self;
+            GuardedCall { caller, toolset, program, revision, arguments, files, artifacts }
         }
 
         fn question(&self) -> CallToApprove {
-            self.call().question().expect("a question")
+            self.guarded().question().expect("a question")
         }
     }
 
     #[test]
     fn a_person_sees_all_that_is_approved() {
-        let question = World::new("i/3", "r", "v1", "ab").question();
-        assert_eq!(question.arguments, r#"{"bundle":"run.bundle (5 bytes, SHA-256 ab)","version":"v1"}"#);
+        let question = Call::of_version("v1").question();
+        assert_eq!(question.arguments, r#"{"bundle":{"artifact":"run.bundle","bytes":5,"sha256":"ab"},"version":"v1"}"#);
         assert_eq!((question.id.len(), question.program.as_str()), (APPROVAL_ID_DIGITS, "deploy"));
-        let long = World::new("i/3", "r", &"x".repeat(MAX_SHOWN_ARGUMENTS_CHARS), "ab");
-        assert_eq!(long.call().judge(None).expect_err("too long").rule, "tooLongToApprove");
+        // A text that looks like an artifact is a text.
+        let text = Call::of_version("run.bundle").question();
+        assert!(text.arguments.contains(r#""version":"run.bundle""#), "{}", text.arguments);
+        let hidden = Call::of_version("v1\u{200b}\u{e0041}\u{3164}\u{a0}\u{e9}\u{65e5}").question();
+        assert!(hidden.arguments.contains("v1\\u200b\\udb40\\udc41\\u3164\\u00a0\u{e9}\u{65e5}"), "{}", hidden.arguments);
+        let long = Call::of_version(&"x".repeat(MAX_SHOWN_ARGUMENTS_CHARS));
+        assert_eq!(long.guarded().judge(None).expect_err("too long").rule, "tooLongToApprove");
     }
 
     #[test]
     fn a_verdict_counts_for_its_own_call() {
-        let world = World::new("i/3", "r", "v1", "ab");
-        let question = world.question();
-        let judge = |verdict: &ApprovalVerdict| world.call().judge(Some(&judged_as(verdict, &question.id))).expect("a judgement");
+        let call = Call::of_version("v1");
+        let question = call.question();
+        let judge = |verdict: &ApprovalVerdict| call.guarded().judge(Some(&judged_as(verdict, &question.id))).expect("a judgement");
         let approved = ApprovalVerdict::Approved { by: "alice".into() };
         assert_eq!(judge(&approved), Judgement::Approved { by: "alice".into() });
         let denied = ApprovalVerdict::Denied { by: "bob".into(), reason: "no".into() };
         assert_eq!(judge(&denied), Judgement::Denied { by: Some("bob".into()), reason: "no".into() });
         assert_eq!(judge(&ApprovalVerdict::TimedOut), Judgement::Denied { by: None, reason: String::new() });
         assert_eq!(judge(&ApprovalVerdict::Waiting), Judgement::Ask(question.clone()));
-        assert_eq!(world.call().judge(None).expect("a judgement"), Judgement::Ask(question));
+        assert_eq!(call.guarded().judge(None).expect("a judgement"), Judgement::Ask(question));
     }
 
     proptest! {
         /// Whatever differs between two calls, the approval of one is none of the other.
         #[test]
         fn an_approval_is_for_one_call(
-            (a, b) in ((("i/[0-9]", "r[0-9]"), ("v[0-9]", "[a-b]")), (("i/[0-9]", "r[0-9]"), ("v[0-9]", "[a-b]"))),
+            a in proptest::array::uniform8(prop::sample::select(vec!["a", "b"])),
+            b in proptest::array::uniform8(prop::sample::select(vec!["a", "b"])),
         ) {
-            let world = |((item, revision), (version, content)): &((String, String), (String, String))| World::new(item, revision, version, content);
-            let approved = judged_as(&ApprovalVerdict::Approved { by: "alice".into() }, &world(&a).question().id);
-            let judged = world(&b).call().judge(Some(&approved)).expect("a judgement");
+            let approved = judged_as(&ApprovalVerdict::Approved { by: "alice".into() }, &Call::new(a).question().id);
+            let judged = Call::new(b).guarded().judge(Some(&approved)).expect("a judgement");
             prop_assert_eq!(judged == Judgement::Approved { by: "alice".into() }, a == b);
         }
     }

@@ -22,6 +22,8 @@ pub const BRIDGE_STATUS_PATH: &str = "/status";
 pub const BRIDGE_FILES_PATH: &str = "/files/";
 /// Header for a bridge: an id that the gateway gives one request of a program, however often it sends that to the bridge.
 pub const TOOL_REQUEST_HEADER: &str = "spillway-tool-request";
+/// Header for a bridge: the name of the Toolset that the program calls.
+pub const TOOLSET_HEADER: &str = "spillway-toolset";
 /// Header for a bridge: a [`JudgedCall`], as Base64 of JSON. Names and reasons of people may contain all characters.
 pub const TOOL_VERDICT_HEADER: &str = "spillway-tool-verdict";
 /// Header of a bridge's answer: how the call of a program ended, as `status` in the answer says.
@@ -29,9 +31,11 @@ pub const TOOL_STATUS_HEADER: &str = "spillway-tool-status";
 /// The value of [`TOOL_STATUS_HEADER`] for a call that broke a rule.
 pub const REJECTED_STATUS: &str = "rejected";
 /// Hexadecimal digits of the id of a call that a person approves.
-pub const APPROVAL_ID_DIGITS: usize = 32;
+pub const APPROVAL_ID_DIGITS: usize = 64;
 /// The most characters of the arguments that a person is shown.
 pub const MAX_SHOWN_ARGUMENTS_CHARS: usize = 1024;
+/// The most artifacts that one call may name.
+pub const MAX_CALL_FILES: usize = 64;
 /// The most characters of the name of a program.
 const MAX_PROGRAM_CHARS: usize = 63;
 /// The most bytes of a request of MCP.
@@ -40,8 +44,9 @@ pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
 const MAX_NAME_CHARS: usize = 253;
 
 /// `POST /governor/v1/tools`: whether an agent may call a Toolset, and where its bridge is.
+// Gateways of another version may tell more, or less.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ToolsetRequest {
     /// The Toolset that the program calls.
     pub toolset: String,
@@ -49,7 +54,7 @@ pub struct ToolsetRequest {
     #[serde(default)]
     pub item: Option<LeaseRef>,
     /// The step of the call.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "ToolStep::is_call")]
     pub step: ToolStep,
 }
 
@@ -67,16 +72,22 @@ pub enum ToolStep {
     Approval(CallToApprove),
 }
 
+impl ToolStep {
+    fn is_call(&self) -> bool {
+        *self == Self::Call
+    }
+}
+
 /// A call that a bridge has found right, and that runs only if a person approves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallToApprove {
-    /// Digest of all that is approved: the program with its definition, the arguments, the contents of artifacts, the agent and its item. The
-    /// bridge computes it, and runs a call of no other digest.
+    /// Digest of all that is approved: the Toolset, the program with its definition, the arguments, the contents of artifacts, the agent and
+    /// its item. The bridge computes it, and runs a call of no other digest.
     pub id: String,
     /// Name of the program.
     pub program: String,
-    /// Its arguments as JSON, cut at [`MAX_SHOWN_ARGUMENTS_CHARS`].
+    /// Its arguments as JSON, all of them. A call with more than [`MAX_SHOWN_ARGUMENTS_CHARS`] is refused.
     pub arguments: String,
 }
 

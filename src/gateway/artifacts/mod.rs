@@ -219,11 +219,9 @@ pub struct ArtifactForTool {
     pub artifact: Artifact,
     /// Its content.
     pub content: Content,
-    /// Its place among the transfers.
-    pub slot: ConnectionSlot,
 }
 
-/// Opens an artifact of the item that an agent holds.
+/// Opens an artifact of the item that an agent holds. The caller bounds how many are open.
 pub async fn open_own(
     gateway: &Arc<Gateway>,
     pod: &PodIdentity,
@@ -232,10 +230,9 @@ pub async fn open_own(
 ) -> Result<ArtifactForTool, Refusal> {
     let attempt = Attempt { gateway: gateway.clone(), pod: pod.clone(), lease };
     let store = store(gateway)?;
-    let slot = attempt.slot().await?;
     let read = ArtifactStep::Read { item: OWN_ITEM.to_owned(), name };
     let (found, content) = find(store, || attempt.step(read.clone())).await?;
-    Ok(ArtifactForTool { artifact: found.artifact, content, slot })
+    Ok(ArtifactForTool { artifact: found.artifact, content })
 }
 
 /// What to do with a stored object after the governor did not make it the artifact.

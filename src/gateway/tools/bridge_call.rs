@@ -11,14 +11,14 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use hyper::{Method, Request};
 
-use crate::bridge::client::{BridgeAccount, BridgeAnswer, BridgeBody, BridgeError, in_memory};
+use crate::bridge::client::{BridgeAccount, BridgeAnswer, BridgeBody, BridgeConnection, BridgeError, in_memory};
 use crate::cluster::token::PodIdentity;
 use crate::gateway::caller::may_review_token;
 use crate::gateway::state::Gateway;
 use crate::wire::governor::{CALLER_NAMESPACE_HEADER, CALLER_POD_HEADER, CALLER_UID_HEADER};
 use crate::wire::meter::ITEM_HEADER;
 use crate::wire::text::hex;
-use crate::wire::tools::{BRIDGE_MCP_PATH, JudgedCall, TOOL_REQUEST_HEADER, TOOL_VERDICT_HEADER, ToolsetTarget};
+use crate::wire::tools::{BRIDGE_MCP_PATH, JudgedCall, TOOL_REQUEST_HEADER, TOOL_VERDICT_HEADER, TOOLSET_HEADER, ToolsetTarget};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
 
@@ -52,21 +52,30 @@ impl<'a> BridgeCall<'a> {
         target: ToolsetTarget,
     ) -> Result<Self, Refusal> {
         let id = hex(&rand::random::<[u8; REQUEST_ID_BYTES]>());
-        let headers = asserted(headers, pod, target.item.as_ref(), &id)
+        let headers = asserted(headers, pod, toolset, target.item.as_ref(), &id)
             .map_err(|error| Refusal::new(Code::Internal, format!("Toolset/{toolset}: {error}")))?;
         Ok(Self { gateway, pod, toolset, id, headers, body, target })
     }
 
     /// Sends the request of the program.
-    pub async fn send_request(&self) -> Result<BridgeAnswer, Refusal> {
+    pub async fn send_request(&self, connection: BridgeConnection) -> Result<BridgeAnswer, Refusal> {
         let body = in_memory(self.body.clone());
-        self.send(self.request(Method::POST, BRIDGE_MCP_PATH, self.headers.clone(), body)?).await
+        self.send(connection, self.request(Method::POST, BRIDGE_MCP_PATH, self.headers.clone(), body)?).await
     }
 
-    /// From now on the request has the verdict of a person, and goes to `target`, where the bridge is by now.
-    pub fn judged(&mut self, judged: &JudgedCall, target: ToolsetTarget) {
-        self.target = target;
+    /// From now on the request has the verdict of a person.
+    pub fn set_verdict(&mut self, judged: &JudgedCall) {
         self.headers.insert(HeaderName::from_static(TOOL_VERDICT_HEADER), verdict(judged));
+    }
+
+    /// From now on the request goes to where the bridge is by now, for the item that the agent holds now.
+    pub fn set_target(&mut self, target: ToolsetTarget) -> Result<(), Refusal> {
+        let verdict = self.headers.get(TOOL_VERDICT_HEADER).cloned();
+        self.headers = asserted(&self.headers, self.pod, self.toolset, target.item.as_ref(), &self.id)
+            .map_err(|error| Refusal::new(Code::Internal, format!("Toolset/{}: {error}", self.toolset)))?;
+        self.headers.extend(verdict.map(|verdict| (HeaderName::from_static(TOOL_VERDICT_HEADER), verdict)));
+        self.target = target;
+        Ok(())
     }
 
     /// A request for the bridge.
@@ -76,23 +85,23 @@ impl<'a> BridgeCall<'a> {
         Ok(request)
     }
 
-    /// Sends a request to the bridge.
-    pub async fn send(&self, request: Request<BridgeBody>) -> Result<BridgeAnswer, Refusal> {
+    /// A connection to the bridge. Nothing was sent, so that it may be tried again.
+    pub async fn connect(&self) -> Result<BridgeConnection, Refusal> {
         let Self { gateway, pod, toolset, target, .. } = self;
         let address: SocketAddr = target.address.parse().map_err(|_| self.unreachable(&format!("{} is no address", target.address)))?;
         let account = BridgeAccount { namespace: pod.namespace.clone(), service_account: target.service_account.clone() };
         let may_review = || may_review_token(gateway, &format!("bridges of {}", pod.namespace));
-        let connected = gateway.tools.client.connect(address, &account, may_review).await;
-        let answer = match connected {
-            Ok(connection) => connection.send(request).await,
-            Err(error) => Err(error),
-        };
-        answer.map_err(|error| {
+        gateway.tools.client.connect(address, &account, may_review).await.map_err(|error| {
             if let BridgeError::NotTheBridge(why) = &error {
                 tracing::error!(namespace = pod.namespace, toolset, %address, why, "a server is not the bridge of the Toolset");
             }
             self.unreachable(&error.to_string())
         })
+    }
+
+    /// Sends a request to the bridge.
+    pub async fn send(&self, connection: BridgeConnection, request: Request<BridgeBody>) -> Result<BridgeAnswer, Refusal> {
+        connection.send(request).await.map_err(|error| self.unreachable(&error.to_string()))
     }
 
     /// The bridge cannot be used now.
@@ -108,7 +117,13 @@ fn verdict(judged: &JudgedCall) -> HeaderValue {
 }
 
 /// The headers for the bridge: those of MCP, and who calls. A program cannot set the latter.
-fn asserted(from: &HeaderMap, pod: &PodIdentity, item: Option<&LeaseRef>, id: &str) -> Result<HeaderMap, header::InvalidHeaderValue> {
+fn asserted(
+    from: &HeaderMap,
+    pod: &PodIdentity,
+    toolset: &str,
+    item: Option<&LeaseRef>,
+    id: &str,
+) -> Result<HeaderMap, header::InvalidHeaderValue> {
     let is_forwarded = |name: &HeaderName| FORWARDED_HEADERS.contains(name) || name.as_str().starts_with(MCP_HEADER_PREFIX);
     let mut headers: HeaderMap =
         from.iter().filter(|(name, _)| is_forwarded(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -118,6 +133,7 @@ fn asserted(from: &HeaderMap, pod: &PodIdentity, item: Option<&LeaseRef>, id: &s
         (CALLER_POD_HEADER, pod.name.clone()),
         (CALLER_UID_HEADER, pod.uid.clone()),
         (TOOL_REQUEST_HEADER, id.to_owned()),
+        (TOOLSET_HEADER, toolset.to_owned()),
     ];
     for (name, value) in caller.into_iter().chain(item) {
         headers.insert(HeaderName::from_static(name), HeaderValue::try_from(value)?);
@@ -142,18 +158,19 @@ mod tests {
             (ITEM_HEADER, "forged/9"),
             (TOOL_REQUEST_HEADER, "forged"),
             (TOOL_VERDICT_HEADER, "forged"),
+            (TOOLSET_HEADER, "forged"),
         ]
         .into_iter()
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
         .collect();
         let pod = PodIdentity { namespace: "n".into(), name: "a".into(), uid: "u".into(), external: None };
         let text = |headers: &HeaderMap, name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let headers = asserted(&sent, &pod, Some(&LeaseRef { uid: "i".into(), epoch: 3 }), "1").expect("headers");
+        let headers = asserted(&sent, &pod, "deploy", Some(&LeaseRef { uid: "i".into(), epoch: 3 }), "1").expect("headers");
         assert_eq!(text(&headers, CALLER_UID_HEADER).as_deref(), Some("u"));
         assert_eq!(text(&headers, ITEM_HEADER).as_deref(), Some("i/3"));
         assert_eq!(text(&headers, "origin").as_deref(), Some("https://evil.example"), "the bridge judges it");
-        assert_eq!(headers.len(), 8, "{headers:?}");
-        let headers = asserted(&sent, &pod, None, "1").expect("headers");
+        assert_eq!(headers.len(), 9, "{headers:?}");
+        let headers = asserted(&sent, &pod, "deploy", None, "1").expect("headers");
         assert_eq!(text(&headers, ITEM_HEADER), None, "an item that nobody holds is not asserted");
     }
 }

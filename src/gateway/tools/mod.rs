@@ -128,10 +128,12 @@ impl Call<'_> {
             watch.target().await?
         };
         let record = Arc::new(TransferRecord::new(gateway.metrics.clone(), TransferKind::Tools, pod, format!("Toolset/{toolset}")));
-        record.sent(bytes.len());
+        let sent = bytes.len();
         let bridge_call = BridgeCall::new(gateway, pod, toolset, (headers, Bytes::from(bytes)), target)?;
         let BridgeAnswer { response, connection } = answer_with_needs(bridge_call, &mut watch).await?;
         drop(room);
+        // The answer begins now, however long the program ran and a person thought.
+        record.sent(sent);
         if response.headers().get(TOOL_STATUS_HEADER).is_some_and(|status| status == REJECTED_STATUS) {
             let rejected = ToolsetRequest { step: ToolStep::Rejected, ..request };
             let _: Result<IgnoredAny, _> = ask(gateway, pod, &rejected).await; // a rejection that the governor cannot count is still one

@@ -22,6 +22,9 @@ const REQUEST_BOUNDS: ConnectionBounds =
 /// Requests that wait for a person. They have slots of the above too, so they may be only a part of all.
 const APPROVAL_BOUNDS: ConnectionBounds =
     ConnectionBounds { all: Bounds { total: 128, per_namespace: 16, max_waiting: 16 }, per_agent: 4, wait: Duration::from_secs(5) };
+/// Artifacts on their way to bridges.
+const FILE_BOUNDS: ConnectionBounds =
+    ConnectionBounds { all: Bounds { total: 8, per_namespace: 4, max_waiting: 64 }, per_agent: 2, wait: Duration::from_secs(120) };
 /// Requests in memory, until the bridge has answered.
 pub const TOOL_BODY_LIMITS: BodyLimits = BodyLimits {
     max_body_bytes: MAX_REQUEST_BYTES,
@@ -38,6 +41,8 @@ pub struct Tools {
     pub(super) slots: ConnectionSlots,
     /// Of requests that wait for a person.
     pub(super) approvals: ConnectionSlots,
+    /// Of artifacts on their way.
+    pub(super) files: ConnectionSlots,
     pub(super) bodies: BodyMemory,
     /// Requests that are being decided: apart from other calls, or a heartbeat would wait behind them.
     pub(super) decisions: Mutex<Limits>,
@@ -54,6 +59,7 @@ impl Tools {
             client,
             slots: ConnectionSlots::new(REQUEST_BOUNDS),
             approvals: ConnectionSlots::new(APPROVAL_BOUNDS),
+            files: ConnectionSlots::new(FILE_BOUNDS),
             bodies: BodyMemory::new(TOOL_BODY_LIMITS),
             decisions: Mutex::default(),
             refusal_lines: LogQuota::default(),

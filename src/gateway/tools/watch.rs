@@ -50,6 +50,11 @@ impl Watch {
         &self.asked
     }
 
+    /// The request may take as long as a new one: a person has let it run.
+    pub fn renew(&mut self) {
+        self.until = Instant::now() + REQUEST_TIMEOUT;
+    }
+
     /// Waits for `work`, as long as the request may go on.
     pub async fn guard<T>(&mut self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
