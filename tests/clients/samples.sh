@@ -12,46 +12,46 @@ binary=$(realpath "$1")
 cd "$here/../.."
 # Not in the cache, which may be in a folder of root: the server runs as another user.
 unpacked=$PWD/target/postgresql
+# Not in /tmp, which programs of a bridge cannot read, nor in the checkout, which others may change.
+work=$(mktemp -d -p /var/tmp samples.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
 
-# postgres_folder : the folder with PostgreSQL's programs, from this machine or from Debian's packages
-postgres_folder() {
-    local found packages file
-    found=$(find /usr/lib/postgresql -path '*/bin/initdb' 2>/dev/null | sort -V | tail -n 1)
-    if [ -z "$found" ] || [ -n "${SAMPLES_UNPACK:-}" ]; then
-        if [ ! -e "$unpacked/done" ]; then
-            rm -rf "$unpacked"; mkdir -p "$unpacked/packages"
-            apt-get update -qq >&2
-            # The newest version of Debian, and each library that this machine lacks.
-            packages=$(apt-cache depends postgresql | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$/\1/p')
-            packages="$packages ${packages/postgresql-/postgresql-client-} libpq5 $(apt-get install --simulate --no-install-recommends "$packages" 2>/dev/null |
-                sed -n 's/^Inst \(lib[^ ]*\).*/\1/p' | tr '\n' ' ')"
-            # shellcheck disable=SC2086  # words
-            (cd "$unpacked/packages" && apt-get download -qq $packages) >&2
-            for file in "$unpacked"/packages/*.deb; do dpkg-deb --extract "$file" "$unpacked"; done
-            postgres_wrappers "$(dirname "$(find "$unpacked/usr/lib/postgresql" -path '*/bin/initdb')")"
-            touch "$unpacked/done"
-        fi
-        found=$unpacked/bin/initdb
-    fi
-    dirname "$found"
+# unpack : the Debian packages of PostgreSQL, with each library that this machine lacks
+unpack() {
+    local packages file
+    [ ! -e "$unpacked/done" ] || return 0
+    rm -rf "$unpacked"; mkdir -p "$unpacked/packages"
+    apt-get update -qq
+    # The newest version of Debian.
+    packages=$(apt-cache depends postgresql | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$/\1/p')
+    packages="$packages ${packages/postgresql-/postgresql-client-} libpq5 $(apt-get install --simulate --no-install-recommends "$packages" 2>/dev/null |
+        sed -n 's/^Inst \(lib[^ ]*\).*/\1/p' | tr '\n' ' ')"
+    # shellcheck disable=SC2086  # words
+    (cd "$unpacked/packages" && apt-get download -qq $packages)
+    for file in "$unpacked"/packages/*.deb; do dpkg-deb --extract "$file" "$unpacked"; done
+    touch "$unpacked/done"
 }
 
-# postgres_wrappers FOLDER : scripts that start the unpacked programs with their libraries. A bridge passes no LD_LIBRARY_PATH on.
-postgres_wrappers() {
-    local name libraries
+# wrappers : scripts in $work/bin that start the unpacked programs with their libraries. A bridge passes no LD_LIBRARY_PATH on.
+wrappers() {
+    local name folder libraries
+    folder=$(dirname "$(find "$unpacked/usr/lib/postgresql" -path '*/bin/initdb')")
     libraries=$(find "$unpacked/usr/lib" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd :)
-    mkdir -p "$unpacked/bin"
+    mkdir "$work/bin"
     for name in initdb postgres psql; do
-        printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s/%s "$@"\n' "$libraries" "$1" "$name" > "$unpacked/bin/$name"
-        chmod 755 "$unpacked/bin/$name"
+        printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s/%s "$@"\n' "$libraries" "$folder" "$name" > "$work/bin/$name"
+        chmod 755 "$work/bin/$name"
     done
 }
 
-postgres=$(postgres_folder)
-[ -n "${KUBECTL:-}" ] || KUBECTL=$(find "${SPILLWAY_CACHE:-$HOME/.cache/spillway}"/build/kubernetes-*/ -name kubectl -type f -perm -u+x 2>/dev/null | head -n 1)
+postgres=$({ find /usr/lib/postgresql -path '*/bin/initdb' 2>/dev/null || true; } | sort -V | tail -n 1)
+if [ -z "$postgres" ] || [ -n "${SAMPLES_UNPACK:-}" ]; then
+    unpack >&2
+    wrappers
+    postgres=$work/bin/initdb
+fi
+# That of the local cluster, if it was built. Otherwise samples.py takes the one on PATH.
+[ -n "${KUBECTL:-}" ] || for KUBECTL in "${SPILLWAY_CACHE:-$HOME/.cache/spillway}"/build/kubernetes-*/kubectl; do [ -x "$KUBECTL" ] || KUBECTL=''; done
 export KUBECTL
-# Not in /tmp, which programs of a bridge cannot read.
-work=$(mktemp -d -p target samples.XXXXXX)
-trap 'rm -rf "$work"' EXIT
-chmod 755 "$work"
-python3 "$here/samples.py" "$binary" "$work" "$postgres"
+python3 "$here/samples.py" "$binary" "$work" "$(dirname "$postgres")"
