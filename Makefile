@@ -161,10 +161,11 @@ e2e-issues: images ## issues of a real Gitea become items, and are answered; a c
 	@CLUSTER='$(CLUSTER)' UP=--gitea e2e/one-test.sh issues demo-agent.tar
 
 clients: PROFILE = quick
-clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root
+clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root
 	tests/clients/codex.sh
 	MODEL_SERVER=target/$(HOST)/quick/spillway-model-server POD_BINARY=target/$(HOST)/quick/spillway-agent tests/clients/run.sh
 	tests/clients/bridge.sh target/$(HOST)/quick/spillway
+	tests/clients/samples.sh target/$(HOST)/quick/spillway
 	tests/clients/laptop.sh target/$(HOST)/quick
 	@CLUSTER='$(CLUSTER)' tests/clients/cluster.sh
 

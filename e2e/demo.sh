@@ -37,7 +37,7 @@ up() {
     inside kubectl apply --server-side --force-conflicts -k config/samples
     inside kubectl apply --server-side --force-conflicts -k e2e/hanging
     if [ -z "$left_out" ]; then
-        step "5/6 Codex: items in a queue, a pool that scales with its work, an agent that runs out of tokens"
+        step "5/6 Codex: items in a queue, a pool that scales with its work, a program outside the sandbox, an agent that runs out of tokens"
         codex_before=$(codex_done)
         codex_apply
         codex_show || troubles

@@ -299,6 +299,18 @@ fn a_program_writes_only_to_its_private_folder() {
     assert!(!Path::new(stdout.lines().last().expect("a folder")).exists(), "the folder goes with the call");
 }
 
+/// A script with `#!` is no interpreter: what an agent gives reaches it as words.
+#[test]
+fn a_script_is_a_program_and_its_arguments_are_words() {
+    let tools = tempfile::Builder::new().prefix("tools").tempdir_in("/var/tmp").expect("a folder");
+    let script = tools.path().join("show");
+    support::write_program(&script, "#!/bin/sh\nprintf '%s|' \"$@\"\n");
+    let definition = format!("command: {}\nargs: [{{name: one, required: true}}, {{name: two, required: true}}]\n", script.display());
+    let bridge = Bridge::start(&[("show", &definition)], &[]);
+    let said = bridge.execute("show", &json!({"one": "$(id); `id`", "two": "' ; exit 1 #"}));
+    assert_eq!((&said["status"], &said["stdout"]), (&json!("ok"), &json!("$(id); `id`|' ; exit 1 #|")), "{said}");
+}
+
 #[test]
 fn a_changed_program_is_not_run_and_changed_definitions_are_served_if_they_are_right() {
     // A program is not run from a folder that others may change, as a checkout may be, nor from /tmp, which sandboxes close.

@@ -374,7 +374,7 @@ every_value_is_shown() { # a value that is missing in the schema makes the rende
 check "values.yaml shows every value of the schema" every_value_is_shown
 
 # --- config/ ----------------------------------------------------------------------------------------------------------
-for folder in config/default config/samples config/samples/codex e2e/codex; do
+for folder in config/default config/samples config/samples/codex config/samples/toolsets config/samples/toolsets/*/ e2e/codex; do
     builds() { [ -n "$(kubectl kustomize "$folder")" ]; }
     check "kustomize builds $folder" builds
 done
@@ -441,6 +441,7 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
         samples() { kubectl kustomize "$1" | sed 's/^  namespace: demo$/  namespace: default/' | kubectl apply --server-side --force-conflicts --dry-run=server -f -; }
         check "the server takes the samples" samples config/samples
         check "the server takes the sample of Codex" samples config/samples/codex
+        check "the server takes the samples of programs" samples config/samples/toolsets
     else
         echo "skip the server takes the samples: it has no CustomResourceDefinitions of Spillway"
     fi

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2119  # inside, cluster and started are the demo's
 # Codex in the demo, called by e2e/demo.sh. Codex works through a queue with a scripted model server, a pool scales from 0 with its
-# work and back, one agent runs out of its budget, and Spillway's token counts are compared with those of the provider.
+# work and back, one agent calls a program outside of its sandbox, one runs out of its budget, and Spillway's token counts are compared
+# with those of the provider.
 state=target/codex-demo
 . e2e/codex/provider.sh
 origin=https://$provider_address:8443
@@ -48,9 +49,13 @@ codex_values() {
 
 codex_apply() {
     credential demo openai-credential "$origin"
+    # The key of the Toolset. No agent's pod has it.
+    [ -s "$state/release-key" ] || head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$state/release-key"
+    inside kubectl -n demo create secret generic release-key --from-file=token="$state/release-key" --dry-run=client -o yaml |
+        inside kubectl apply --server-side -f -
     inside kubectl apply --server-side --force-conflicts -k e2e/codex
     # Before there is work, the pools have no agents.
-    inside kubectl -n demo wait --for=condition=Ready agentpool/codex agentpool/codex-small --timeout=2m
+    inside kubectl -n demo wait --for=condition=Ready agentpool/codex agentpool/codex-small toolset/release --timeout=2m
     codex_look || true
     inside kubectl apply --server-side --force-conflicts -f e2e/codex/workitems.yaml
 }
@@ -115,6 +120,18 @@ codex_results() {
     inside kubectl -n demo get workitem codex-4 -o json | jq -r '[.status.attemptHistory[]?.message // "" | split("\n")[] | select(contains("Budget/"))] | last // "nothing"' | sed 's/^/  /'
 }
 
+# Prints the record of the call of codex-3 in the audit log of the bridge. A record is written before the program starts.
+codex_call() {
+    local records
+    records=$(inside kubectl -n demo logs deployment/release-toolset -c bridge | jq -Rc 'fromjson? | select(.hash)')
+    # The last call: a bridge that was not replaced has the records of earlier runs.
+    records=$(jq -sc 'map(select(.event == "Start" and .program == "sign_release")) as $calls | .[] | select(.auditId == $calls[-1].auditId)' <<< "$records")
+    [ "$(jq -r 'select(.event == "End") | .status' <<< "$records")" = ok ] || { printf '\nThe bridge has no record of a call:\n%s\n' "$records"; return 1; }
+    printf '\nThe agent of codex-3 called a program outside of its sandbox, with a key that no agent has. The audit log of the bridge:\n'
+    jq -r 'if .event == "Start" then "  \(.event) \(.program) \(.arguments | tojson), by \(.caller.name) for the item \(.caller.item)"
+        else "  \(.event) \(.status), exit code \(.exitCode), after \(.durationMilliseconds) ms" end' <<< "$records"
+}
+
 # Runs all of it. Results of an earlier run are shown and not compared: ended Agents are kept for an hour, and a restarted
 # provider has lost its counts.
 codex_show() {
@@ -122,6 +139,8 @@ codex_show() {
     if [ "$codex_before" != 3 ]; then codex_counted 90 || return 1
     elif ! codex_counted 0; then echo "(An earlier run did these items. Objects that are gone since then are not counted.)"; fi
     codex_results
+    # A bridge that was replaced since an earlier run has no record of it.
+    codex_call || [ "$codex_before" = 3 ]
 }
 
 # The number of items that are done already.

@@ -286,6 +286,8 @@ async fn an_expired_token_is_refused() {
     let scene = Scene::set("expired", json!({"replicas": 1}), 1).await;
     let agent = scene.agent_of(&scene.pods[0]).await;
     assert_eq!(agent.post("/agent/v1/report", report()).await.status, 200);
+    // The pool lists no Toolset. Of a caller that is not known this is not said.
+    assert_eq!(agent.post("/mcp/any", json!({})).await.refusal().code, Code::ToolsDenied);
     within(Duration::from_secs(900), "the token has expired", async || {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let answer = agent.post("/agent/v1/report", report()).await;
@@ -294,6 +296,8 @@ async fn an_expired_token_is_refused() {
     .await;
     let answer = scene.assert_refused(&agent, "POST", "/agent/v1/goodbye", goodbye(), Code::InvalidToken, &["expired"]).await;
     assert_eq!(answer.status, 401);
+    let refusal = agent.post("/mcp/any", json!({})).await.refusal();
+    assert!(refusal.code == Code::InvalidToken && refusal.message.contains("expired"), "{refusal}");
     assert_eq!(scene.agent_of(&scene.pods[0]).await.post("/agent/v1/report", report()).await.status, 200, "a new one is good");
     scene.room.close().await;
 }

@@ -7,6 +7,9 @@
 //!
 //! Tests whose names begin with `alone_` stop something that every other test needs. `e2e/test.sh` runs them alone.
 
+#[expect(dead_code, reason = "the tests of a bridge that is started by hand use the rest")]
+#[path = "../../tests/bridge/support.rs"]
+mod bridge;
 mod support;
 
 mod artifacts;
@@ -52,6 +55,7 @@ mod store_rollback;
 mod supervision;
 mod tasks;
 mod think;
+mod tool_samples;
 mod toolsets;
 mod work;
 mod work_faults;

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use crate::support::caller::{Caller, token, token_of};
 use crate::support::exec::sh;
 use crate::support::operator::free_port;
+use crate::support::small_volume::SmallVolume;
 use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{Operator, TestNamespace, check_state, eventually};
 
@@ -117,16 +118,19 @@ impl Scene {
         let secret: Secret =
             serde_json::from_value(json!({"metadata": {"name": "deploy-key"}, "stringData": {"token": CREDENTIAL}})).expect("a Secret");
         scene.namespace.api::<Secret>().create(&PostParams::default(), &secret).await.expect("the Secret is accepted");
+        scene.apply_toolset(scene.spec()).await;
         scene
-            .apply_toolset(json!({
-                "image": "localhost/spillway/demo-agent:dev",
-                "definitions": [{"configMapRef": {"name": "programs"}, "mutable": true}],
-                "credentials": [{"name": "deploy-key", "secretRef": {"name": "deploy-key"}}],
-                "allowedCommands": ["/bin/*"],
-                "egress": {"mode": "AllowList", "allow": [address]},
-            }))
-            .await;
-        scene
+    }
+
+    /// The Toolset's spec.
+    fn spec(&self) -> Value {
+        json!({
+            "image": "localhost/spillway/demo-agent:dev",
+            "definitions": [{"configMapRef": {"name": "programs"}, "mutable": true}],
+            "credentials": [{"name": "deploy-key", "secretRef": {"name": "deploy-key"}}],
+            "allowedCommands": ["/bin/*"],
+            "egress": {"mode": "AllowList", "allow": [format!("{}:{}", self.namespace.node, self.server.port)]},
+        })
     }
 
     async fn define(&self, data: Value) {
@@ -214,7 +218,12 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     assert_eq!((names.join(" ").as_str(), status.program_count), ("bare deploy show slow", Some(4)));
     scene.wait_for("DefinitionsValid", "True", "DefinitionsLoaded").await;
     namespace.apply_queue("code", json!({})).await;
-    namespace.apply_workers("coders", &["code"], UNTIL_TOLD, json!({"replicas": 1, "toolsets": [{"name": "deploy"}]})).await;
+    let lists = |programs: Value| {
+        let preflight = json!({"toolsets": [{"name": "deploy", "programs": programs}]});
+        json!({"replicas": 1, "toolsets": [{"name": "deploy"}], "preflight": preflight})
+    };
+    namespace.apply_workers("coders", &["code"], UNTIL_TOLD, lists(json!(["deploy", "bare"]))).await;
+    namespace.apply_workers("stuck", &["code"], UNTIL_TOLD, lists(json!(["deploy", "rollback"]))).await;
     namespace.apply_pool("others", json!({"replicas": 1})).await;
     namespace.submit("code", "release", json!({"payload": "x"})).await;
     let item = namespace.wait_for_item_phase("release", Leased).await;
@@ -288,7 +297,46 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     assert!(answer.status == 200 && answer.json()["result"]["structuredContent"]["status"] == "ok", "{answer:?}");
     assert_eq!(server.deployed(), ["v7", "v9"]);
     namespace.release_item("release").await;
+    // An agent whose Toolset lacks a program that its pool demands gets no work.
+    let (reason, words) = namespace.pool_says("stuck", "Blocked", "True").await;
+    assert!(reason == "PreflightFailed" && words.contains("Toolset/deploy does not serve rollback (spec.preflight.toolsets)"), "{words}");
+    deny_calls_on_a_full_audit_volume(&scene, &agent).await;
     scene.close().await;
+}
+
+/// Where the audit log cannot be written, no program starts. When there is room again, calls are carried out.
+async fn deny_calls_on_a_full_audit_volume(scene: &Scene, agent: &str) {
+    let volume = SmallVolume::create(&scene.namespace, 64).await;
+    let mut spec = scene.spec();
+    spec["audit"] = json!({"sink": "PersistentVolumeClaim", "claimName": volume.claim});
+    scene.apply_toolset(spec).await;
+    let call = async || sh(&scene.namespace, agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v21\"}}'")).await.out;
+    let log = volume.file("audit.jsonl");
+    eventually("the bridge writes to the volume", async || {
+        let answer = call().await;
+        check_state(answer.contains("deployed v21") && volume.run(&["grep", "-q", "\"End\"", &log]).is_ok(), || answer)
+    })
+    .await;
+    volume.fill();
+    let before = scene.server.deployed().len();
+    // The last page of the log has room for a few records.
+    let mut done = 0;
+    let denied = loop {
+        let answer = call().await;
+        if !answer.contains("deployed v21") {
+            break answer;
+        }
+        done += 1;
+        assert!(done < 20, "the volume is not full: {answer}");
+    };
+    assert!(denied.contains("\"status\":\"spawn_failed\"") && denied.contains("the audit log cannot be written"), "{denied}");
+    assert_eq!(scene.server.deployed().len(), before + done, "a call that was denied started nothing");
+    volume.make_room();
+    let answer = call().await;
+    assert!(answer.contains("deployed v21"), "{answer}");
+    let verified = volume.run(&[env!("CARGO_BIN_EXE_spillway"), "bridge", "audit", "verify", &log]);
+    assert!(verified.as_ref().is_ok_and(|said| said.contains("whole and in order")), "{verified:?}");
+    volume.remove().await;
 }
 
 #[tokio::test]

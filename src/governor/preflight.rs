@@ -65,6 +65,10 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
     for tool in preflight.tools.iter().flatten().map(String::as_str).chain(for_items.then_some(GIT)) {
         checks.extend(["--tool".to_owned(), tool.to_owned()]);
     }
+    for toolset in preflight.toolsets.iter().flatten() {
+        let programs = toolset.programs.as_deref().unwrap_or_default();
+        checks.extend(["--toolset".to_owned(), format!("{}={}", toolset.name, programs.join(","))]);
+    }
     for entry in entries.iter().filter(|_| preflight.models == Some(true)) {
         checks.extend(["--model".to_owned(), format!("{}={}", entry.name, dialect(entry.dialect))]);
     }
@@ -122,6 +126,11 @@ pub fn unmeetable_reason(spec: &AgentPoolSpec) -> Option<String> {
     if !unreached.is_empty() {
         let urls = unreached.join(", ");
         return Some(format!("{urls} (spec.preflight.urls) cannot be checked: only the origins in spec.models can"));
+    }
+    let listed = |name: &str| spec.toolsets.iter().flatten().any(|listed| listed.name == name);
+    if let Some(toolset) = preflight.toolsets.iter().flatten().find(|toolset| !listed(&toolset.name)) {
+        let name = &toolset.name;
+        return Some(format!("Toolset/{name} (spec.preflight.toolsets) cannot be checked: add it to spec.toolsets"));
     }
     let asks_none = preflight.models == Some(true) && spec.models.as_ref().is_none_or(Vec::is_empty);
     asks_none.then(|| "spec.preflight.models is true and spec.models is empty: there is no model to check".to_owned())
@@ -220,6 +229,8 @@ mod tests {
         let expected = "/spillway/bin/spillway preflight --tool git --model claude=Anthropic --model gpt=OpenAIChat \
                         --url gpt=OpenAIChat=https://B.example.org/v1 -- test -e x";
         assert_eq!(of(all), expected);
+        let toolsets = json!({"toolsets": [{"name": "deploy", "programs": ["deploy", "git_push"]}, {"name": "data"}]});
+        assert_eq!(of(toolsets), "/spillway/bin/spillway preflight --toolset deploy=deploy,git_push --toolset data= -- test -e x");
         let alone = pool(json!({"agent": {"image": "x", "command": ["y"]}, "preflight": {"tools": ["git"]}}));
         assert_eq!(command(&alone).join(" "), "/spillway/bin/spillway preflight --tool git");
     }
@@ -229,6 +240,9 @@ mod tests {
         let of = |extra: Value| unmeetable_reason(&pool(extra));
         assert_eq!(of(json!({"preflight": {"models": true, "urls": ["https://a.example.org/x"]}})), None);
         assert!(of(json!({"preflight": {"urls": ["https://c.example.org"]}})).is_some_and(|words| words.contains("https://c.example.org")));
+        let toolsets = json!({"toolsets": [{"name": "deploy"}]});
+        assert_eq!(of(json!({"preflight": toolsets, "toolsets": [{"name": "deploy"}]})), None);
+        assert!(of(json!({"preflight": toolsets})).is_some_and(|words| words.contains("Toolset/deploy (spec.preflight.toolsets)")));
         assert!(of(json!({"preflight": {"models": true}, "models": []})).is_some_and(|words| words.contains("spec.models is empty")));
         assert_eq!(of(json!({})), None);
     }

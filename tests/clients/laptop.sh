@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Tests config/laptop/spillway-wrap with the real Codex, the real bridge and the scripted model server: without the bridge Codex is
-# not started; with it, it does a task and offers the bridge's tools to its model.
+# not started; with it, it does a task and offers the bridge's tools to its model. Then e2e/images/codex-agent.sh, the program of pods,
+# calls a program of the bridge.
 #
 #   tests/clients/laptop.sh BINARIES    BINARIES is a folder with built spillway, spillway-agent and spillway-model-server
 #
 # This needs bubblewrap, curl, Python 3 and the output of `make images-codex`.
 set -euo pipefail
-[ $# = 1 ] || { sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# = 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 binaries=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 image=${IMAGES:-target/images}/codex-agent.tar
@@ -70,4 +71,25 @@ codex mcp list
 check "the bridge is one of its servers" grep -q "^spillway .*http://127.0.0.1:$port/mcp" "$work/log"
 check "its settings are its own" [ "$(ls -A "$home/.codex")" = auth.json ]
 check "and stay" [ -d "$own/sessions" ]
+
+# agent : codex-agent as in a pod with a Toolset `tools`, with its exit code in `code`
+agent() {
+    code=0
+    (cd "$work/agent" && env -i PATH="$home/tools/bin:/usr/bin:/bin" HOME="$work/agent" LANG=C.UTF-8 OPENAI_API_KEY=held \
+        SPILLWAY_RESULT_FILE="$work/result" SPILLWAY_MCP_SERVERS="{\"tools\":\"http://127.0.0.1:$port/mcp\"}" \
+        timeout 120 "$codex_agent") <<< "Call say" > "$work/log" 2>&1 || code=$?
+}
+codex_agent=$PWD/e2e/images/codex-agent.sh
+mkdir -p "$work/agent/.codex"
+cp "$own/config.toml" "$work/agent/.codex/config.toml"
+agent
+check "Codex of a pod calls a program of a Toolset" grep -q '"event":"Start".*"program":"say"' "$work/audit.log"
+check "and goes on" grep -q "Done: say was called." "$work/result"
+[ "$failed" = 0 ] || cat "$work/log"
+kill "${started[1]}"
+wait "${started[1]}" || true
+unset 'started[1]'
+agent
+check "without the Toolset it does not start" [ "$code" = 1 ]
+check "and its log says so" grep -q 'required MCP servers failed to initialize: tools' "$work/log"
 exit "$failed"

@@ -12,6 +12,7 @@ use serde_with::skip_serializing_none;
 pub use crate::agent_program::{
     AgentProgram, ConfigMapKeyRef, Continue, Dialect, EnvVar, Hooks, InputMode, ModelApi, ProgramFile, RunMode,
 };
+pub use crate::preflight::{Preflight, PreflightToolset};
 pub use crate::sandbox::{
     Changeset, ChangesetDriver, Egress, Isolation, IsolationMode, Loopback, Outputs, Requirement, Sandbox, SeccompProfile, Software,
 };
@@ -390,26 +391,6 @@ pub struct GitWorkspace {
     /// Secret with the credential, of type `spillway.dev/git-credential` with the keys `origin`, `token` and optionally `username`.
     /// Only the gateway reads it.
     pub credentials_ref: Option<LocalRef>,
-}
-
-/// Checks that an agent must pass before it gets work.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Preflight {
-    /// Whether every guarantee of the sandbox must be in force, whatever `sandbox.isolation` says. An agent whose pod reports a missing
-    /// guarantee then gets no work. If unset, `sandbox.isolation` alone decides: what it requires must be in force before the program starts.
-    pub require_sandbox: Option<bool>,
-    /// https URLs whose servers must answer. Only origins of `models` can be checked: a pool with any other URL is Blocked
-    /// (PreflightFailed) and starts no agents.
-    #[schemars(length(max = 32), inner(length(min = 1, max = 1024), regex(pattern = "^https://[^/?#@\\s]+([/?#]\\S*)?$")))]
-    pub urls: Option<Vec<String>>,
-    /// Whether each entry of `models` must answer with its credential. The check requests the list of models and costs no tokens. Defaults
-    /// to false.
-    pub models: Option<bool>,
-    /// Programs that must be on the PATH of the agent's program. An item asks for them with `requires.tools`.
-    #[schemars(length(max = 32), inner(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9._+-]+$")))]
-    pub tools: Option<Vec<String>>,
 }
 
 /// Scheduling and other settings of the pods.

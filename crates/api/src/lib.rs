@@ -19,6 +19,7 @@ pub mod grant;
 pub mod item_changeset;
 pub mod names;
 pub mod owner;
+pub mod preflight;
 pub mod quantity;
 pub mod sandbox;
 mod schema;

@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
-        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
+        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"], "toolsets": [{"name": "t", "programs": ["p"]}]}, "toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}, "software": {"requireDigest": true, "path": ["/x"]},
                 "outputs": {"egress": "AllowList", "allow": ["x.example.org:443"], "loopback": "LinkOnly"}},
             "supervision": {"rules": [{"signal": "BadChangeset", "do": "Reap"}, {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Reap"}]}});

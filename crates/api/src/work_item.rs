@@ -193,7 +193,7 @@ pub enum OnDependencyFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Requires {
-    /// Programs that are in `preflight.tools` of the agent's pool.
+    /// Programs that are in `preflight.tools` of the agent's pool, or that its `preflight.toolsets` name.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128)))]
     pub tools: Option<Vec<String>>,
     /// Models that the agent's pool may call: each matches an entry of `allow` of its models.

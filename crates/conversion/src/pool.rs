@@ -24,8 +24,11 @@ pub fn pool_intake(pool: &AgentPool) -> PoolIntake {
 pub fn pool_offer(spec: &AgentPoolSpec) -> PoolOffer {
     let models = || spec.models.iter().flatten();
     let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());
+    let on_path = spec.preflight.iter().flat_map(|preflight| preflight.tools.iter().flatten());
+    let of_toolsets = spec.preflight.iter().flat_map(|preflight| preflight.toolsets.iter().flatten());
+    let of_toolsets = of_toolsets.flat_map(|toolset| toolset.programs.iter().flatten());
     PoolOffer {
-        tools: spec.preflight.iter().flat_map(|preflight| preflight.tools.iter().flatten()).cloned().collect(),
+        tools: on_path.chain(of_toolsets).cloned().collect(),
         models: models().flat_map(|entry| entry.allow.iter().flatten()).cloned().collect(),
         origins: models().filter_map(|entry| origin(&entry.origin)).collect(),
         accounts: models().filter_map(account).collect(),
@@ -62,11 +65,12 @@ mod tests {
                 entry("a", "https://API.example.org:443", json!({"name": "team"}), json!(["claude-*"])),
                 entry("b", "https://b.example.org:8443", Value::Null, Value::Null),
             ],
-            "workspace": {"claimName": "repo"}, "preflight": {"tools": ["git"]}, "queues": [{"name": "bugs", "types": ["bug"]}],
+            "workspace": {"claimName": "repo"}, "queues": [{"name": "bugs", "types": ["bug"]}],
+            "preflight": {"tools": ["git"], "toolsets": [{"name": "deploy", "programs": ["git_push"]}, {"name": "data"}]},
         }));
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let expected = PoolOffer {
-            tools: names(&["git"]),
+            tools: names(&["git", "git_push"]),
             models: names(&["claude-*"]),
             origins: names(&["https://api.example.org", "https://b.example.org:8443"]),
             accounts: names(&["team"]),

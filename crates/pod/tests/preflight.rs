@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -137,6 +137,48 @@ fn what_a_pool_names_is_looked_at_before_its_own_command_is_run() {
     }
     let (code, said) = look("1", &["--model", "gpt=OpenAIChat"]);
     assert!(code == Some(1) && said.starts_with("the model API gpt does not answer: "), "{said}");
+}
+
+/// A fake tools port, at which the Toolset `deploy` serves one program. Other Toolsets are refused. Returns the start of the URLs.
+fn tools_url() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp/", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
+            let head: Vec<String> = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let length = head.iter().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut body).expect("a body");
+            let asked: Value = serde_json::from_slice(&body).expect("JSON");
+            assert_eq!((&asked["method"], &asked["params"]["name"]), (&json!("tools/call"), &json!("list_programs")));
+            let (status, body) = if head.first().is_some_and(|line| line.starts_with("POST /mcp/deploy HTTP")) {
+                (200, json!({"jsonrpc": "2.0", "id": 1, "result": {"structuredContent": {"programs": [{"name": "deploy"}]}}}))
+            } else {
+                (403, json!({"error": {"message": "the pool does not list it"}}))
+            };
+            let body = body.to_string();
+            let _ = stream.write_all(format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn a_toolset_must_answer_and_serve_the_programs_that_are_named() {
+    let url = tools_url();
+    let look = |url: &str, words: &[&str]| {
+        let words = [&["preflight", "--tools-url", url], words, &["--", "sh", "-c", "exit 7"]].concat();
+        let ended = Command::new(BINARY).args(words).output().expect("it runs");
+        (ended.status.code(), text(&ended.stderr).trim().to_owned())
+    };
+    assert_eq!(look(&url, &["--toolset", "deploy=deploy", "--toolset", "deploy="]), (Some(7), String::new()));
+    let missing = "Toolset/deploy does not serve rollback (spec.preflight.toolsets). Add the definition to the Toolset";
+    assert_eq!(look(&url, &["--toolset", "deploy=deploy,rollback"]), (Some(1), missing.to_owned()));
+    let refused = "Toolset/data cannot be used: it answers 403: the pool does not list it (spec.preflight.toolsets)";
+    assert_eq!(look(&url, &["--toolset", "data="]), (Some(1), refused.to_owned()));
+    let (code, said) = look("http://127.0.0.1:1/mcp/", &["--toolset", "deploy="]);
+    assert!(code == Some(1) && said.starts_with("Toolset/deploy cannot be used: no answer came: "), "{said}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A call in a form that all protocols share, and its answer. Pure.
 //!
 //! There is no real model. The answer calls a tool that runs commands, once, to write a file named after the words of
-//! the task, or to run the command that a test set for it. Then it says that it is done. The client's text is data: only its
-//! letters and digits get into a command.
+//! the task, or to run the command that a test set for it. A task `Call PROGRAM NAME=VALUE` calls the program of a bridge instead. Then it
+//! says that it is done. The client's text is data: only its letters and digits get into a command.
 
 use serde_json::{Map, Value, json};
 
@@ -160,13 +160,19 @@ pub enum PresetAnswer {
 /// The answer to `ask`, and its tokens. `preset` is the answer that a test set for it.
 #[must_use]
 pub fn decide(ask: &Ask, script: &Script, preset: Option<&PresetAnswer>) -> (Say, Tokens) {
+    let bridge_call = BridgeCall::of_task(&ask.task);
+    let done = bridge_call.as_ref().map(|call| call.end(ask));
     let (command, told) = match preset {
-        None => (Some(command(&ask.task)), None),
+        None => (Some(command(&ask.task)), done.as_deref()),
         Some(PresetAnswer::Text(text)) => (None, Some(text.as_str())),
         Some(PresetAnswer::Command(command)) => (Some(command.clone()), Some("Done: the command was run.")),
     };
     let command = command.filter(|_| ask.results < script.calls.unwrap_or(1));
-    let say = match command.and_then(|command| tool_for(ask, &command)) {
+    let call = match &bridge_call {
+        Some(call) if preset.is_none() => command.and_then(|_| call.tool_for(ask)),
+        Some(_) | None => command.and_then(|command| tool_for(ask, &command)),
+    };
+    let say = match call {
         Some((tool, input)) => Say::Call { id: format!("call_{}", ask.results + 1), tool, input },
         None => text(ask, script, told),
     };
@@ -209,6 +215,42 @@ pub fn command(task: &str) -> String {
         return "sleep 86400".to_owned();
     }
     format!("printf '%s\\n' '{slug}' > '{slug}.txt'")
+}
+
+/// The start of a task that is a call of a program of a bridge.
+const BRIDGE_CALL: &str = "Call ";
+
+/// A call of a program of a bridge (`spillway bridge`).
+struct BridgeCall<'a> {
+    program: &'a str,
+    arguments: Map<String, Value>,
+}
+
+impl<'a> BridgeCall<'a> {
+    /// The call that the first line of a task names: `Call PROGRAM NAME=VALUE...`.
+    fn of_task(task: &'a str) -> Option<Self> {
+        let mut words = task.lines().next()?.strip_prefix(BRIDGE_CALL)?.split_whitespace();
+        let program = words.next()?;
+        let arguments = words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        Some(Self { program, arguments })
+    }
+
+    /// The bridge's tool in the form in which a client of MCP offers it, and the input.
+    fn tool_for(&self, ask: &Ask) -> Option<(Tool, Value)> {
+        let is_execute = |tool: &&Tool| tool.input == Input::Json && (tool.name == "execute" || tool.name.ends_with("__execute"));
+        let tool = ask.tools.iter().find(is_execute)?;
+        Some((tool.clone(), json!({"program": self.program, "args": self.arguments})))
+    }
+
+    /// The last words.
+    fn end(&self, ask: &Ask) -> String {
+        let Self { program, .. } = self;
+        if self.tool_for(ask).is_some() {
+            format!("Done: {program} was called.")
+        } else {
+            format!("{program} was not called: the tool execute is not offered.")
+        }
+    }
 }
 
 /// Names of tools that run commands, in the programs that offer them.
@@ -357,6 +399,25 @@ mod tests {
         let (say, _) = decide(&ask("Mend it", tools, 1), &Script::default(), Some(&preset));
         let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
         assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "Done: the command was run.");
+    }
+
+    #[test]
+    fn a_task_may_be_to_call_a_program_of_a_bridge() {
+        let shell = shell("exec_command", json!({"properties": {"cmd": {"type": "string"}}}));
+        let execute = Tool { name: "mcp__release__execute".to_owned(), namespace: None, input: Input::Json, schema: json!({}) };
+        let task = "Call sign_release version=v7\nNow.";
+        let (say, _) = decide(&ask(task, vec![shell.clone(), execute.clone()], 0), &Script::default(), None);
+        let Say::Call { tool, input, .. } = say else { panic!("{say:?}") };
+        assert_eq!((tool, input), (execute.clone(), json!({"program": "sign_release", "args": {"version": "v7"}})));
+        let cases = [
+            (vec![shell.clone(), execute], 1, "Done: sign_release was called."),
+            (vec![shell], 0, "sign_release was not called: the tool execute is not offered."),
+        ];
+        for (tools, results, words) in cases {
+            let (say, _) = decide(&ask(task, tools, results), &Script::default(), None);
+            let Say::Text { parts, .. } = say else { panic!("{say:?}") };
+            assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), words);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod outside;
 pub mod proxy;
 pub mod restarted;
 pub mod schema;
+pub mod small_volume;
 pub mod standins;
 pub mod stopped;
 pub mod test_namespace;

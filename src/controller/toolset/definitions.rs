@@ -222,4 +222,42 @@ mod tests {
         let (double, message) = reason(&[entry("one", None, fixed("a.md")), entry("two", None, binary)]).expect_err("a key twice");
         assert!(double == "DuplicateDefinition" && message.contains("ConfigMap/one and ConfigMap/two both have the key a.md"), "{message}");
     }
+
+    /// Each folder below config/samples/toolsets is one that a team may copy: what its kustomization lists is valid together.
+    #[test]
+    fn the_samples_are_right() {
+        let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/toolsets");
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let listed = read(&samples.join("kustomization.yaml"));
+        let folders =
+            std::fs::read_dir(&samples).expect("the samples").map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir());
+        let folders: Vec<_> = folders.collect();
+        assert!(folders.len() > 4, "{folders:?}");
+        for folder in folders {
+            let name = folder.file_name().and_then(|name| name.to_str()).expect("a name");
+            assert!(listed.contains(&format!("  - {name}\n")), "{name} is not listed");
+            let toolset: crate::api::Toolset = serde_saphyr::from_str(&read(&folder.join("toolset.yaml"))).expect(name);
+            let maps: Vec<&str> = toolset.spec.definitions.iter().map(|entry| entry.config_map_ref.name.as_str()).collect();
+            assert_eq!((toolset.metadata.name.as_deref(), maps), (Some(name), vec![format!("{name}-programs").as_str()]));
+            let kustomization = read(&folder.join("kustomization.yaml"));
+            assert!(kustomization.contains(&format!("name: {name}-programs\n")) && kustomization.contains("immutable: true"), "{name}");
+            let mut data = serde_json::Map::new();
+            for file in std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path()) {
+                let key = file.file_name().and_then(|name| name.to_str()).expect("a name");
+                if is_definition(key) {
+                    assert!(kustomization.contains(&format!("- {key}\n")), "{name}/{key} is not listed");
+                    data.insert(key.to_owned(), json!(read(&file)));
+                }
+            }
+            let map = serde_json::from_value(json!({"immutable": true, "data": data})).expect("a ConfigMap");
+            let mut judge = DefinitionsJudge::new(allowed(&toolset.spec));
+            judge.judge(&map, || false);
+            assert_eq!(judge.finish().map_err(|problem| problem.message), Ok(()), "{name}");
+            super::super::egress::EgressTargets::parse(toolset.spec.egress.as_ref()).expect(name);
+            for credential in toolset.spec.credentials.iter().flatten() {
+                let secret = read(&folder.join("secret.yaml"));
+                assert!(secret.contains(&format!("name: {}\n", credential.secret_ref.name)) && secret.contains("  token: "), "{name}");
+            }
+        }
+    }
 }

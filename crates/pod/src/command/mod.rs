@@ -20,6 +20,7 @@ mod preflight;
 mod refusals;
 pub mod shell;
 mod think;
+mod toolset_check;
 mod work;
 
 use std::io::Read as _;

@@ -1,7 +1,8 @@
 //! `spillway preflight`: tests the requirements in `spec.preflight` of a pool from inside its agent's container, clones the pool's
 //! repository, and then runs the pool's own command. The operator puts it into the agent's settings; a person may also run it.
 //!
-//! It must not make a call that costs tokens: it asks a model's API only for the list of models.
+//! It must not make a call that costs tokens or starts a program of a Toolset: it asks a model's API only for the list of models, and a
+//! Toolset for the list of programs ([`toolset_check`](super::toolset_check)).
 
 use std::env;
 use std::ffi::OsString;
@@ -17,11 +18,12 @@ use super::output::print_to_stderr;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
 use super::think::model::{GetAnswer, get};
+use super::toolset_check::ToolsetCheck;
 use crate::agent::home::Home;
-use crate::{FIRST_LOOPBACK_PORT, WORKSPACE_DIR};
+use crate::{FIRST_LOOPBACK_PORT, TOOLS_URL, WORKSPACE_DIR};
 
 /// Time limit of one answer. All calls are made at once, and a preflight without a clone has 30 s.
-const MODEL_PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The variable with the URL of the pool's repository at the sidecar.
 const GIT_URL_VARIABLE: &str = "SPILLWAY_GIT_URL";
@@ -38,6 +40,9 @@ pub struct PreflightArguments {
     /// Entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer. A refusal is an answer too (repeatable)
     #[arg(long, value_name = "ENTRY", value_parser = url)]
     url: Vec<(Entry, String)>,
+    /// Toolset, as NAME=PROGRAM,PROGRAM, that must answer and serve these programs (repeatable)
+    #[arg(long, value_name = "TOOLSET", value_parser = toolset)]
+    toolset: Vec<ToolsetCheck>,
     /// Repository to clone into the workspace
     #[arg(long, value_name = "URL")]
     clone: Option<String>,
@@ -56,6 +61,9 @@ pub struct PreflightArguments {
     /// Port of the sidecar for models
     #[arg(long, hide = true, default_value_t = FIRST_LOOPBACK_PORT)]
     models_port: u16,
+    /// Start of the URLs of Toolsets at the sidecar
+    #[arg(long, hide = true, default_value = TOOLS_URL)]
+    tools_url: String,
     /// The pool's own command, which runs when all requirements are met
     #[arg(last = true)]
     command: Vec<OsString>,
@@ -79,19 +87,28 @@ fn url(text: &str) -> Result<(Entry, String), String> {
     Ok((entry(of)?, format!("https://{url}")))
 }
 
+fn toolset(text: &str) -> Result<ToolsetCheck, String> {
+    let (name, programs) = text.split_once('=').ok_or("the value must be NAME=PROGRAM,PROGRAM")?;
+    let programs = programs.split(',').filter(|program| !program.is_empty()).map(str::to_owned).collect();
+    Ok(ToolsetCheck { name: name.to_owned(), programs })
+}
+
 /// Tests the requirements; returns the exit code, unless the pool's own command replaces this process.
 pub fn run(arguments: PreflightArguments) -> u8 {
-    let PreflightArguments { tool, model, url, clone, revision, depth, file, workspace, models_port, command } = arguments;
+    let PreflightArguments { tool, model, url, toolset, clone, revision, depth, file, workspace, models_port, tools_url, command } =
+        arguments;
     let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
     let ask = |entry: &Entry| list_models(entry, models_port);
     let asked: Vec<Option<String>> = std::thread::scope(|scope| {
         let models = model.iter().map(|entry| scope.spawn(move || model_error(entry, &ask(entry))));
         let models: Vec<_> = models.collect();
+        let toolsets = toolset.iter().map(|check| scope.spawn(|| check.error(&tools_url, ANSWER_TIMEOUT)));
+        let toolsets: Vec<_> = toolsets.collect();
         let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || host_error(url, &ask(entry)))).collect();
         let ended = |asking: std::thread::ScopedJoinHandle<'_, Option<String>>| {
             asking.join().unwrap_or_else(|_| Some("a test of the preflight broke off (this is a fault of Spillway)".to_owned()))
         };
-        models.into_iter().chain(urls).map(ended).collect()
+        models.into_iter().chain(urls).chain(toolsets).map(ended).collect()
     });
     troubles.extend(asked.into_iter().flatten());
     if troubles.is_empty()
@@ -129,7 +146,7 @@ fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
         Dialect::Anthropic => &[("anthropic-version", "2023-06-01")],
         Dialect::OpenAIChat | Dialect::OpenAIResponses | Dialect::Gemini => &[],
     };
-    get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, MODEL_PROBE_TIMEOUT)
+    get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, ANSWER_TIMEOUT)
 }
 
 fn model_error(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, String>) -> Option<String> {
@@ -159,6 +176,15 @@ mod tests {
         assert!(entry("gpt").is_err() && entry("gpt=Other").is_err());
         let (entry, url) = url("gpt=Gemini=https://a.example/x?y=https://z").expect("an entry");
         assert_eq!((entry.dialect, url.as_str()), (Dialect::Gemini, "https://a.example/x?y=https://z"));
+    }
+
+    #[test]
+    fn a_toolset_is_named_with_its_programs_or_without() {
+        let check =
+            |programs: &[&str]| ToolsetCheck { name: "deploy".into(), programs: programs.iter().map(|&name| name.into()).collect() };
+        assert_eq!(toolset("deploy=deploy,git_push"), Ok(check(&["deploy", "git_push"])));
+        assert_eq!(toolset("deploy="), Ok(check(&[])));
+        assert!(toolset("deploy").is_err());
     }
 
     #[test]

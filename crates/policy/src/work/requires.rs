@@ -9,7 +9,7 @@ use crate::git::Repository;
 /// What an item requires. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requires {
-    /// Programs on the agents' path.
+    /// Programs on the agents' path, and programs of Toolsets.
     pub tools: BTreeSet<String>,
     /// Models that may be called.
     pub models: BTreeSet<String>,
@@ -28,7 +28,7 @@ pub struct Requires {
 /// What a pool has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolOffer {
-    /// Programs that preflight checks before its agents get work.
+    /// Programs that preflight checks before its agents get work, on their path and of Toolsets.
     pub tools: BTreeSet<String>,
     /// Patterns of the models that its agents may call; `*` stands for any characters.
     pub models: BTreeSet<String>,

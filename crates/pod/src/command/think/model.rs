@@ -109,6 +109,26 @@ pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<GetA
     }
 }
 
+/// The answer to a POST.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostAnswer {
+    /// The status.
+    pub status: u16,
+    /// The body, if it is JSON.
+    pub body: Value,
+    /// The error message, if the answer is an error.
+    pub words: String,
+}
+
+/// Makes one POST of JSON, or says why no answer came.
+pub fn post(url: &str, headers: &[(&str, &str)], body: &Value, within: Duration) -> Result<PostAnswer, String> {
+    match exchange(Method::POST, url, headers, body.to_string(), within) {
+        Ok(HttpExchange { status, answer, .. }) => Ok(PostAnswer { status, words: error_message(&answer), body: answer }),
+        Err(Silence::Unreachable(error)) => Err(error),
+        Err(Silence::Late) => Err(format!("nothing came within {} s", within.as_secs())),
+    }
+}
+
 /// A call and its answer.
 struct HttpExchange {
     status: u16,

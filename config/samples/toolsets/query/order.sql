@@ -1,0 +1,1 @@
+SELECT id, customer, cents, day FROM orders WHERE id = CAST(:'id' AS bigint);
