@@ -118,9 +118,12 @@ impl Catalog {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let mut revision = hex(&hash.finalize());
-        revision.truncate(REVISION_CHARS);
-        Ok(Self { programs, revision })
+        Ok(Self { programs, revision: revision_of(hash) })
+    }
+
+    /// A catalogue of these definitions, which no file has.
+    pub fn of(definitions: impl IntoIterator<Item = Definition>, revision: String) -> Self {
+        Self { programs: definitions.into_iter().map(|definition| (definition.name.clone(), definition)).collect(), revision }
     }
 
     /// A hash of all definitions.
@@ -139,6 +142,13 @@ impl Catalog {
     }
 }
 
+/// The revision with this hash.
+pub(crate) fn revision_of(hash: Sha256) -> String {
+    let mut revision = hex(&hash.finalize());
+    revision.truncate(REVISION_CHARS);
+    revision
+}
+
 /// The arguments of a program, as JSON Schema.
 pub fn arguments_schema(definition: &Definition) -> Value {
     let properties: serde_json::Map<String, Value> =
@@ -150,7 +160,7 @@ pub fn arguments_schema(definition: &Definition) -> Value {
 
 fn argument_schema(argument: &Argument) -> Value {
     let mut schema = match &argument.type_ {
-        ArgumentType::Text { pattern: _, written, max_chars, leading_dash: _ } => {
+        ArgumentType::Text { pattern: _, written, max_chars, leading_dash: _, multiline: _ } => {
             let mut schema = json!({"type": "string", "maxLength": max_chars});
             if let Some(pattern) = written {
                 schema["pattern"] = json!(format!("^(?:{pattern})$"));
