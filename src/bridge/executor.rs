@@ -18,7 +18,6 @@ use spillway_bridge::call::CheckedCall;
 use spillway_bridge::definition::{Definition, credential_variable};
 use spillway_bridge::idempotency::{Keys, Repeat};
 use spillway_bridge::redaction::Secrets;
-use spillway_pod::process::capture::join_parts;
 use spillway_policy::breaker::commands::End;
 use spillway_policy::breaker::{Guard, Moment, Rejection};
 use spillway_wire::sandbox::SandboxSettings;
@@ -28,16 +27,13 @@ use tokio_util::task::TaskTracker;
 
 use super::audit_log::AuditLog;
 use super::credentials::CredentialFiles;
-use super::pinned_program::PinnedProgram;
 use super::private_folder::{make_private, remove};
-use super::program_process::{self, KeptOutput, ProgramEnd, ProgramJob, RunError};
+use super::program_answer::{PROCESS_RULE, answer};
+use super::program_process::{self, ProgramEnd, ProgramJob, RunError};
+use super::runnable::Runnable;
 use super::served_catalog::{LoadedCatalog, ServedCatalog};
+use super::upstream::server::UPSTREAM_RULE;
 
-/// The rule that a call of an unknown program breaks.
-pub(super) const UNKNOWN_PROGRAM: &str = "unknownProgram";
-pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
-/// The rule of an answer about a process that could not be started, or was lost.
-const PROCESS_RULE: &str = "process";
 /// After its time limit a program has this long to be ended.
 const END_MILLISECONDS: u64 = 10_000;
 /// Where programs with the token of a ServiceAccount find the API server.
@@ -102,7 +98,7 @@ type NotRun = Box<Answer>;
 /// A call that was checked.
 struct Ready {
     definition: Definition,
-    program: PinnedProgram,
+    runnable: Runnable,
     words: Vec<String>,
     credentials: BTreeMap<String, String>,
     /// What is taken out of its answer.
@@ -223,7 +219,8 @@ impl Executor {
     async fn begin(&self, call: &ProgramCall, loaded: &LoadedCatalog) -> Result<Begun, NotRun> {
         let rejected = |rule, message: String| Box::new(Answer::not_run(Status::Rejected, rule, message));
         let Some((definition, program)) = loaded.program(&call.program) else {
-            return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE.to_owned()));
+            let (rule, message) = loaded.unknown();
+            return Err(rejected(rule, message.to_owned()));
         };
         if definition.requires_approval {
             let message = format!("{} needs the approval of a person, and this bridge has nobody who approves", definition.name);
@@ -257,7 +254,7 @@ impl Executor {
         &self,
         call: &ProgramCall,
         definition: &Definition,
-        program: &PinnedProgram,
+        program: &Runnable,
         words: Vec<String>,
     ) -> Result<Begun, NotRun> {
         let read = self.read_credentials(definition).await;
@@ -269,8 +266,8 @@ impl Executor {
             self.lock_admission().end(&definition.name);
             broken(&rejection)
         })?;
-        let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, words, credentials, secrets, permits })))
+        let (definition, runnable) = (definition.clone(), program.clone());
+        Ok(Begun::Ready(Box::new(Ready { definition, runnable, words, credentials, secrets, permits })))
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
@@ -305,21 +302,31 @@ impl Executor {
     /// Runs the program of an admitted call.
     async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, end: CancellationToken) -> Answer {
         let secrets = &ready.secrets;
-        let program = ready.program.clone();
-        // The file may be read.
-        let checked = tokio::task::spawn_blocking(move || program.check()).await;
-        match checked {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Answer::not_run(Status::Rejected, "commandChanged", error.to_string()),
-            Err(error) => return Answer::not_run(Status::Rejected, "internal", error.to_string()),
+        if let Err(answer) = ready.runnable.check(&ready.definition.name).await {
+            return answer;
         }
         let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());
         let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments };
         if let Err(error) = self.write(&start).await {
             tracing::error!(%error, "the audit log cannot be written; calls are denied");
-            return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that no program is started");
+            return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that nothing is started");
         }
+        let answer = match &ready.runnable {
+            Runnable::Program(_) => self.run_in_folder(ready, audit_id, end).await,
+            Runnable::Tool(server) => {
+                let token = ready.credentials.values().next().map(String::as_str);
+                server.call(&ready.definition, &call.arguments, (token, secrets), &end).await
+            }
+        };
+        let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
+        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
+            tracing::error!(%error, audit_id, "the end of a call is not in the audit log");
+        }
+        answer
+    }
+
+    async fn run_in_folder(&self, ready: &Ready, audit_id: &str, end: CancellationToken) -> Answer {
         let folder = self.place.folder.join(audit_id);
         let ended = match make_private(&folder) {
             Ok(()) => self.run_program(ready, &folder, end).await,
@@ -327,16 +334,11 @@ impl Executor {
         };
         // It may contain a million files.
         let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
-        let answer = match ended {
-            Ok(ended) => self.answer(ended, secrets).await,
+        match ended {
+            Ok(ended) => self.answer(ended, &ready.secrets).await,
             Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, PROCESS_RULE, error.to_string()),
             Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, PROCESS_RULE, error.to_string()),
-        };
-        let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
-        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
-            tracing::error!(%error, audit_id, "the end of a call is not in the audit log");
         }
-        answer
     }
 
     async fn run_program(&self, ready: &Ready, folder: &Path, end: CancellationToken) -> Result<ProgramEnd, RunError> {
@@ -448,7 +450,8 @@ fn breaker_end(answer: &Answer) -> End {
     match answer.status {
         Status::Ok | Status::Nonzero => End::Exited(answer.exit_code.unwrap_or(0)),
         Status::Timeout => End::TimedOut,
-        Status::SpawnFailed if answer.rule == Some(PROCESS_RULE) => End::NotStarted,
+        Status::SpawnFailed if matches!(answer.rule, Some(PROCESS_RULE | UPSTREAM_RULE)) => End::NotStarted,
+        Status::Unknown if answer.rule == Some(UPSTREAM_RULE) => End::NotStarted,
         Status::SpawnFailed | Status::Rejected | Status::Busy | Status::BreakerOpen | Status::Cancelled | Status::Unknown => End::Cancelled,
     }
 }
@@ -458,39 +461,4 @@ fn audit_id() -> Result<String, NotRun> {
     let key = spillway_pod::random::key();
     let failed = |error: io::Error| Box::new(Answer::not_run(Status::SpawnFailed, "internal", format!("no random bytes: {error}")));
     key.map(|key| key.chars().take(AUDIT_ID_CHARS).collect()).map_err(failed)
-}
-
-fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
-    let ProgramEnd { exit_code, timed_out, cancelled, not_started, stdout, stderr, duration_milliseconds } = ended;
-    let status = match (&not_started, exit_code) {
-        (Some(_), _) => Status::SpawnFailed,
-        _ if timed_out => Status::Timeout,
-        _ if cancelled => Status::Cancelled,
-        (None, Some(0)) => Status::Ok,
-        (None, Some(_) | None) => Status::Nonzero,
-    };
-    Answer {
-        status,
-        exit_code,
-        truncated: stdout.left_out > 0 || stderr.left_out > 0,
-        stdout: text(stdout, secrets),
-        stderr: text(stderr, secrets),
-        duration_milliseconds,
-        audit_id: String::new(),
-        revision: String::new(),
-        field: None,
-        rule: not_started.as_ref().map(|_| PROCESS_RULE),
-        message: not_started,
-        retry_after_milliseconds: None,
-    }
-}
-
-/// The text of a stream without credentials.
-fn text(stream: KeptOutput, secrets: &Secrets) -> String {
-    let KeptOutput { begin, left_out, end } = stream;
-    if left_out == 0 {
-        return secrets.remove(begin);
-    }
-    let (begin, end) = secrets.remove_around_cut(begin, end);
-    join_parts((begin, left_out, end))
 }

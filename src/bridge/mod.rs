@@ -2,7 +2,7 @@
 //! cannot read. What a program is, and which calls are right, decides the crate `spillway-bridge`.
 //!
 //! What always holds: no program starts before a record of the call is written. A call whose client is gone is ended with all that it
-//! started. An agent gets no credential: only programs do, and a printed one is taken out of the answer.
+//! started. An agent gets no credential: only programs and the upstream do, and a printed one is taken out of the answer.
 //!
 //! | module | for | must not |
 //! |---|---|---|
@@ -18,11 +18,15 @@
 //! | [`clients`] | who may call: programs of a laptop, or gateways | decide on a call of a program |
 //! | [`audit_log`] | writes the audit log, and verifies one | decide |
 //! | [`program_process`] | a process of ours around one program | know of MCP or of definitions |
+//! | [`program_answer`] | the answer about a program that ended | |
 //! | [`private_folder`] | the folders that programs write to | |
 //! | [`end_of_input`] | hearing that standard input ends | |
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
 //! | [`client`] | calls bridges in the cluster, for gateways and for the leader | run a program |
+//! | [`upstream`] | the MCP server that a bridge fronts in the place of programs | decide on a call |
+//! | [`runnable`] | what a call runs: a program, or a tool of an upstream | |
+//! | [`upstream_tools`] | the tools of an upstream, as MCP describes them to agents | decide on a call |
 //! | [`server`] | MCP over HTTP | decide on a call |
 
 pub mod admitted_request;
@@ -37,11 +41,15 @@ pub mod executor;
 pub mod install;
 pub mod pinned_program;
 pub mod private_folder;
+pub mod program_answer;
 pub mod program_process;
+pub mod runnable;
 pub mod served_catalog;
 pub mod server;
 pub mod settings;
 pub mod tools;
+pub mod upstream;
+pub mod upstream_tools;
 
 pub use command::BridgeArguments;
 pub use server::run;

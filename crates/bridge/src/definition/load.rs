@@ -104,6 +104,7 @@ pub fn load(bytes: &[u8], allowed: &Allowed) -> Result<Definition, Fault> {
         credentials,
         requires_approval,
         interpreter,
+        takes_any_arguments: false,
     })
 }
 

@@ -81,7 +81,7 @@ impl RawTool {
     pub fn offered(&self, allowed: &AllowedTool) -> OfferedTool {
         let cleaned = |text: &String, chars: usize| visible(text).chars().take(chars).collect::<String>();
         let own = clean_schema(Value::Object(self.schema.clone()));
-        let schema = if allowed.has_rules { narrowed(allowed, &own) } else { own };
+        let schema = if allowed.definition.takes_any_arguments { own } else { narrowed(allowed, &own) };
         OfferedTool {
             name: self.name.clone(),
             title: self.title.as_ref().map(|title| cleaned(title, MAX_TITLE_CHARS)),

@@ -19,11 +19,9 @@ pub mod url;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
 use serde_saphyr::Spanned;
 use sha2::{Digest as _, Sha256};
 
-use crate::call::{CallRefused, CheckedCall};
 use crate::catalog::{MAX_PROGRAMS, revision_of};
 use crate::definition::fields::{ArgumentFields, LimitFields, TypeName, read};
 use crate::definition::load::{MAX_ARGUMENTS, argument_rules, limits, line, timeout};
@@ -65,8 +63,6 @@ pub struct Upstream {
 pub struct AllowedTool {
     /// Its limits and its arguments, as those of a program. It has no command.
     pub definition: Definition,
-    /// Whether the arguments are those of the definition. Otherwise the upstream alone says what is right.
-    pub has_rules: bool,
     /// The digest of what the upstream must say about it.
     pub digest: Option<String>,
 }
@@ -100,13 +96,6 @@ impl Upstream {
     }
 }
 
-impl AllowedTool {
-    /// Checks the arguments of a call, if this tool has rules.
-    pub fn check(&self, arguments: &Map<String, Value>) -> Result<(), CallRefused> {
-        if self.has_rules { CheckedCall::check(&self.definition, arguments).map(drop) } else { Ok(()) }
-    }
-}
-
 fn tool(fields: &ToolFields, allowed: &Allowed) -> Result<AllowedTool, Fault> {
     let ToolFields { name, requires_approval, timeout_seconds, limits: limit_fields, arguments, digest } = fields;
     check_tool_name(name)?;
@@ -131,9 +120,10 @@ fn tool(fields: &ToolFields, allowed: &Allowed) -> Result<AllowedTool, Fault> {
         credentials: allowed.credentials.clone(),
         requires_approval: *requires_approval,
         interpreter: false,
+        takes_any_arguments: arguments.is_none(),
     };
     let digest = digest.as_ref().map(|digest| digest.value.clone());
-    Ok(AllowedTool { definition, has_rules: arguments.is_some(), digest })
+    Ok(AllowedTool { definition, digest })
 }
 
 /// The names that MCP allows, as far as a status can hold them.

@@ -1,10 +1,11 @@
 //! What people write about an upstream, and what an upstream says about itself.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::listed::{MAX_SCHEMA_BYTES, RawTool};
 use super::seen::{SeenTools, ToolFaultKind, ToolState};
 use super::*;
+use crate::call::{CallRefused, CheckedCall};
 
 const WHOLE: &str = r#"
 url: https://mcp.example.com/mcp
@@ -44,8 +45,8 @@ fn tools_have_limits_and_rules() {
     let upstream = load(WHOLE).expect("it is valid");
     assert_eq!((upstream.credential.as_deref(), upstream.tools.len()), (Some("tracker"), 2));
     let open = &upstream.tools["searchIssues"];
-    assert!(!open.has_rules && open.definition.credentials == ["tracker"] && open.definition.timeout_seconds == 60);
-    assert_eq!(open.check(json!({"anything": [1]}).as_object().expect("an object")), Ok(()));
+    assert!(open.definition.takes_any_arguments && open.definition.credentials == ["tracker"] && open.definition.timeout_seconds == 60);
+    assert_eq!(check(open, &json!({"anything": [1]})), Ok(()));
     let tool = &upstream.tools["create.issue"];
     let limits = tool.definition.limits;
     assert_eq!((limits.stdout_bytes, limits.concurrency, limits.per_agent_per_minute), (4096, 2, 5));
@@ -59,11 +60,15 @@ fn tools_have_limits_and_rules() {
         (json!({"projectKey": "AB", "body": "a\u{1b}"}), Some("control")),
         (json!({"projectKey": "AB", "force": true}), Some("unknown")),
     ] {
-        let checked = tool.check(arguments.as_object().expect("an object"));
+        let checked = check(tool, &arguments);
         assert_eq!(checked.err().map(|refused| refused.rule), rule, "{arguments}");
     }
     let none = upstream_without_arguments();
-    assert_eq!(none.check(json!({"a": 1}).as_object().expect("an object")).expect_err("no argument").rule, "unknown");
+    assert_eq!(check(&none, &json!({"a": 1})).expect_err("no argument").rule, "unknown");
+}
+
+fn check(tool: &AllowedTool, arguments: &Value) -> Result<(), CallRefused> {
+    CheckedCall::check(&tool.definition, arguments.as_object().expect("an object")).map(drop)
 }
 
 fn upstream_without_arguments() -> AllowedTool {
@@ -98,7 +103,7 @@ fn what_is_wrong_has_its_line_and_its_rule() {
     assert_eq!(load(&format!("url: https://a.example\ntools: [{}]", many.join(", "))).expect_err("many").rule, "tools");
     let json = json!({"url": "https://a.example", "tools": [{"name": "a", "arguments": [{"name": "x", "pattern": "a$"}]}]}).to_string();
     let escaped = json.replace('$', "\\u0024");
-    assert!(load(&escaped).expect("JSON is YAML").tools["a"].has_rules);
+    assert!(load(&escaped).expect("JSON is YAML").tools["a"].definition.arguments.len() == 1);
 }
 
 #[test]
