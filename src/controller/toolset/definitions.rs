@@ -37,7 +37,7 @@ impl ConfigMapFacts {
 /// What the definitions of a Toolset may use. The arguments of its bridge say the same.
 pub fn allowed(spec: &ToolsetSpec) -> Allowed {
     Allowed {
-        commands: Some(spec.allowed_commands.clone()).filter(|allowed| !allowed.is_empty()),
+        commands: Some(spec.allowed_commands().to_vec()).filter(|allowed| !allowed.is_empty()),
         credentials: spec.credentials.iter().flatten().map(|credential| credential.name.clone()).collect(),
         max_seconds: u32::try_from(spec.max_execution_seconds()).unwrap_or(0),
     }

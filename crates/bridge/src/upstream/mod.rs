@@ -70,12 +70,18 @@ pub struct AllowedTool {
 impl Upstream {
     /// Loads the fields of `spec.upstream`, as YAML or JSON. `max_seconds`: the longest time limit of a call.
     pub fn load(bytes: &[u8], max_seconds: u32) -> Result<Self, Fault> {
+        // Lines of a definition count from a line that is not here.
+        Self::load_as_front_matter(bytes, max_seconds)
+            .map_err(|fault| Fault { line: fault.line.map(|line| line.saturating_sub(1)), ..fault })
+    }
+
+    fn load_as_front_matter(bytes: &[u8], max_seconds: u32) -> Result<Self, Fault> {
         if bytes.len() > MAX_UPSTREAM_BYTES {
             return Err(Fault::new(None, "FileTooLong", format!("it has {} bytes, and may have {MAX_UPSTREAM_BYTES}", bytes.len())));
         }
         let text = std::str::from_utf8(bytes).map_err(|_| Fault::new(None, "NotUtf8", "it is not valid UTF-8"))?;
-        let UpstreamFields { url, credentials_ref, ca_bundle, tools } = read(text, MAX_NODES)?;
-        let parsed = UpstreamUrl::parse(&url.value).map_err(|message| Fault::new(line(&url), "url", format!("url: {message}")))?;
+        let UpstreamFields { url, credentials_ref, ca_bundle, tools } = read_as_front_matter(text)?;
+        let parsed = UpstreamUrl::parse(&url.value).map_err(|message| Fault::new(line(&url), "url", message))?;
         let credential = credentials_ref.map(|credential| credential.name.value);
         let allowed = Allowed { commands: None, credentials: credential.iter().cloned().collect(), max_seconds };
         if tools.is_empty() || tools.len() > MAX_PROGRAMS {
@@ -94,6 +100,10 @@ impl Upstream {
         let revision = revision_of(hash);
         Ok(Self { url: parsed, credential, ca_bundle: ca_bundle.unwrap_or_default(), tools: all, revision })
     }
+}
+
+fn read_as_front_matter(text: &str) -> Result<UpstreamFields, Fault> {
+    read(text, MAX_NODES).map_err(|fault| Fault { line: fault.line.map(|line| line.saturating_add(1)), ..fault })
 }
 
 fn tool(fields: &ToolFields, allowed: &Allowed) -> Result<AllowedTool, Fault> {

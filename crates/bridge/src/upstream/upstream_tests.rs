@@ -95,7 +95,7 @@ fn what_is_wrong_has_its_line_and_its_rule() {
         ("[{name: a, more: 1}]", "InvalidFields"),
     ] {
         let fault = load(&format!("url: https://a.example\ntools: {tools}\n")).expect_err(tools);
-        assert_eq!(fault.rule, rule, "{tools}: {fault}");
+        assert_eq!((fault.rule, fault.line), (rule, Some(if rule == "tools" { 1 } else { 2 })), "{tools}: {fault}");
     }
     assert_eq!(load("url: http://a.example\ntools: [{name: a}]\n").expect_err("no TLS").rule, "url");
     assert!(load("url: https://a.example\ntools: [{name: a, limits: {answerBytes: 9}}]").expect_err("few").message.contains("answerBytes"));
