@@ -53,6 +53,7 @@ mod supervision;
 mod tasks;
 mod think;
 mod toolsets;
+mod upstream;
 mod work;
 mod work_faults;
 mod work_fleet;
