@@ -7,6 +7,10 @@ mod gateways;
 mod needs;
 #[path = "bridge/support.rs"]
 mod support;
+#[path = "bridge/upstream.rs"]
+mod upstream;
+#[path = "bridge/upstream_server.rs"]
+mod upstream_server;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -57,6 +57,7 @@ mod tasks;
 mod think;
 mod tool_samples;
 mod toolsets;
+mod upstream;
 mod work;
 mod work_faults;
 mod work_fleet;

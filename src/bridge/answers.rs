@@ -12,6 +12,7 @@ use spillway_policy::breaker::commands::End;
 use spillway_policy::breaker::{Guard, Rejection};
 
 use super::program_process::{KeptOutput, ProgramEnd};
+use super::upstream::server::UPSTREAM_RULE;
 
 /// The answer to a call that starts nothing.
 pub type NotRun = Box<Answer>;
@@ -58,7 +59,8 @@ pub fn breaker_end(answer: &Answer) -> End {
     match answer.status {
         Status::Ok | Status::Nonzero => End::Exited(answer.exit_code.unwrap_or(0)),
         Status::Timeout => End::TimedOut,
-        Status::SpawnFailed if answer.rule == Some(PROCESS_RULE) => End::NotStarted,
+        Status::SpawnFailed if matches!(answer.rule, Some(PROCESS_RULE | UPSTREAM_RULE)) => End::NotStarted,
+        Status::Unknown if answer.rule == Some(UPSTREAM_RULE) => End::NotStarted,
         Status::SpawnFailed
         | Status::Rejected
         | Status::Denied
@@ -99,6 +101,7 @@ pub fn answer(ended: ProgramEnd, secrets: &Secrets) -> Answer {
         rule: not_started.as_ref().map(|_| PROCESS_RULE),
         message: not_started,
         retry_after_milliseconds: None,
+        tool_result: None,
     }
 }
 

@@ -113,6 +113,11 @@ impl CallFiles {
         Ok(Self { folder, limits, bytes: Arc::default(), waiting: Mutex::default() })
     }
 
+    /// Takes no files.
+    pub fn none() -> Self {
+        Self { folder: PathBuf::new(), limits: FileLimits { all: 0, of_agent: 0 }, bytes: Arc::default(), waiting: Mutex::default() }
+    }
+
     /// Takes a file for a request of an agent. It replaces an earlier one of this name.
     pub async fn bring(
         self: &Arc<Self>,
@@ -192,7 +197,7 @@ impl CallFiles {
 
     fn reserve(&self, agent: &str, bytes: u64) -> Result<ReservedBytes, FileRefused> {
         let FileLimits { all, of_agent } = self.limits;
-        if bytes > of_agent {
+        if bytes > of_agent || all == 0 {
             return Err(FileRefused::TooLarge(of_agent));
         }
         let mut of_agents = locked(&self.bytes);
@@ -224,7 +229,9 @@ impl CallFiles {
 
 impl Drop for CallFiles {
     fn drop(&mut self) {
-        remove(&self.folder);
+        if self.limits.all > 0 {
+            remove(&self.folder);
+        }
     }
 }
 

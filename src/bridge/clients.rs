@@ -277,9 +277,10 @@ fn json_body(value: &impl Serialize) -> Response {
 fn status(executor: &Executor) -> BridgeStatus {
     let served = executor.served();
     let programs = served.catalog().programs().take(MAX_STATUS_PROGRAMS).map(|program| program.name.clone()).collect();
+    let upstream = served.upstream().and_then(|server| server.fault());
     let faults = executor.faults().join("; ");
     let problem = Some(faults).filter(|faults| !faults.is_empty()).map(|faults| faults.chars().take(MAX_PROBLEM_CHARS).collect());
-    BridgeStatus { revision: served.catalog().revision().to_owned(), programs, problem }
+    BridgeStatus { revision: served.catalog().revision().to_owned(), programs, problem, upstream }
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl BridgeArguments {
             (Some(BridgeCommand::Install(arguments)), _) => return arguments.install(),
             (Some(BridgeCommand::Audit(AuditArguments { command: AuditCommand::Verify(arguments) })), _) => verify(&arguments)?,
             (None, Some(arguments)) => return serve(self.log_format, arguments),
-            (None, None) => anyhow::bail!("--definitions is missing: the folder of the definitions"),
+            (None, None) => anyhow::bail!("--definitions is missing: the folder of the definitions; or --upstream"),
         };
         print!("{said}");
         Ok(())
@@ -81,7 +81,7 @@ mod tests {
         let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
         // The name of the command is the second word.
         let of_unit = parsed(start.split(' ').skip(1)).expect("it is valid").serve.expect("what to serve");
-        assert!(of_unit.definitions.ends_with(".config/spillway/definitions") && of_unit.audit_file.is_some());
+        assert!(of_unit.definitions.is_some_and(|folder| folder.ends_with(".config/spillway/definitions")) && of_unit.audit_file.is_some());
         let plist = include_str!("../../config/bridge/dev.spillway.bridge.plist");
         let words = plist.split_once("<array>").and_then(|(_, rest)| rest.split_once("</array>")).expect("a command").0;
         let words = words.lines().filter_map(|line| line.trim().strip_prefix("<string>")?.strip_suffix("</string>"));
@@ -90,12 +90,22 @@ mod tests {
 
     #[test]
     fn a_subcommand_needs_no_definitions_and_excludes_them() {
-        for line in
-            ["bridge check DIR", "bridge audit verify FILE --last HASH", "bridge install DIR", "bridge --definitions DIR --log-format json"]
-        {
+        for line in [
+            "bridge check DIR",
+            "bridge audit verify FILE --last HASH",
+            "bridge install DIR",
+            "bridge --definitions DIR --log-format json",
+            "bridge --upstream FILE --credential a=b",
+        ] {
             parsed(line.split(' ')).expect(line);
         }
-        for line in ["bridge --definitions DIR check DIR", "bridge audit", "bridge --listen 127.0.0.1:1"] {
+        for line in [
+            "bridge --definitions DIR check DIR",
+            "bridge audit",
+            "bridge --listen 127.0.0.1:1",
+            "bridge --upstream FILE --definitions DIR",
+            "bridge --upstream FILE --allow /bin/id",
+        ] {
             parsed(line.split(' ')).expect_err(line);
         }
     }

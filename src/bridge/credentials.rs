@@ -28,6 +28,11 @@ impl CredentialFiles {
         Self { files, token }
     }
 
+    /// The names of the credentials.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.files.keys()
+    }
+
     /// The files.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.files.values()

@@ -29,16 +29,13 @@ use super::audit_log::AuditLog;
 use super::call_approval::{Approval, approval, denied_by};
 use super::call_files::{CallFiles, TakenFiles};
 use super::credentials::CredentialFiles;
-use super::pinned_program::PinnedProgram;
 use super::private_folder::{make_private, remove};
 use super::program_call::ProgramCall;
 use super::program_process::{self, ProgramEnd, ProgramJob, RunError};
+use super::runnable::Runnable;
 use super::served_catalog::{LoadedCatalog, ServedCatalog};
 use crate::wire::tools::CallNeeds;
 
-/// The rule that a call of an unknown program breaks.
-pub(super) const UNKNOWN_PROGRAM: &str = "unknownProgram";
-pub(super) const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
 /// After its time limit a program has this long to be ended.
 const END_MILLISECONDS: u64 = 10_000;
 /// Where programs with the token of a ServiceAccount find the API server.
@@ -86,7 +83,7 @@ pub struct Executor {
 /// A call that was checked.
 struct Ready {
     definition: Definition,
-    program: PinnedProgram,
+    runnable: Runnable,
     granted: Granted,
     credentials: BTreeMap<String, String>,
     /// What is taken out of its answer.
@@ -213,7 +210,8 @@ impl Executor {
     /// Checks a call and admits it.
     async fn begin(&self, call: &ProgramCall, loaded: &LoadedCatalog, audit_id: &str) -> Result<Begun, NotRun> {
         let Some((definition, program)) = loaded.program(&call.program) else {
-            return Err(rejected(UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE));
+            let (rule, message) = loaded.unknown();
+            return Err(rejected(rule, message));
         };
         let checked = CheckedCall::check(definition, &call.arguments).map_err(refused)?;
         let files: BTreeMap<String, String> = checked.artifacts().map(|(argument, name)| (argument.to_owned(), name.to_owned())).collect();
@@ -255,7 +253,7 @@ impl Executor {
         &self,
         call: &ProgramCall,
         definition: &Definition,
-        program: &PinnedProgram,
+        program: &Runnable,
         granted: Granted,
     ) -> Result<Begun, NotRun> {
         let read = self.read_credentials(definition).await;
@@ -267,8 +265,8 @@ impl Executor {
             self.lock_admission().end(&definition.name);
             broken(&rejection)
         })?;
-        let (definition, program) = (definition.clone(), program.clone());
-        Ok(Begun::Ready(Box::new(Ready { definition, program, granted, credentials, secrets, permits })))
+        let (definition, runnable) = (definition.clone(), program.clone());
+        Ok(Begun::Ready(Box::new(Ready { definition, runnable, granted, credentials, secrets, permits })))
     }
 
     /// The answer of the first call with this key, if there was one. Otherwise this is the first, and must [end](Self::end_key).
@@ -311,13 +309,8 @@ impl Executor {
     /// Runs the program of an admitted call.
     async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, end: CancellationToken) -> Answer {
         let secrets = &ready.secrets;
-        let program = ready.program.clone();
-        // The file may be read.
-        let checked = tokio::task::spawn_blocking(move || program.check()).await;
-        match checked {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Answer::not_run(Status::Rejected, "commandChanged", error.to_string()),
-            Err(error) => return Answer::not_run(Status::Rejected, "internal", error.to_string()),
+        if let Err(answer) = ready.runnable.check(&ready.definition.name).await {
+            return answer;
         }
         let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());
@@ -325,8 +318,23 @@ impl Executor {
         let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments, artifacts, approved_by };
         if let Err(error) = self.write(&start).await {
             tracing::error!(%error, "the audit log cannot be written; calls are denied");
-            return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that no program is started");
+            return Answer::not_run(Status::SpawnFailed, "audit", "the audit log cannot be written, so that nothing is started");
         }
+        let answer = match &ready.runnable {
+            Runnable::Program(_) => self.run_in_folder(ready, audit_id, end).await,
+            Runnable::Tool(server) => {
+                let token = ready.credentials.values().next().map(String::as_str);
+                server.call(&ready.definition, &call.arguments, (token, secrets), &end).await
+            }
+        };
+        let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
+        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
+            tracing::error!(%error, audit_id, "the end of a call is not in the audit log");
+        }
+        answer
+    }
+
+    async fn run_in_folder(&self, ready: &Ready, audit_id: &str, end: CancellationToken) -> Answer {
         let folder = self.place.folder.join(audit_id);
         let made = make_private(&folder).and_then(|()| ready.granted.taken.move_into(&folder));
         let ended = match made {
@@ -335,16 +343,11 @@ impl Executor {
         };
         // It may contain a million files.
         let _ = tokio::task::spawn_blocking(move || remove(&folder)).await;
-        let answer = match ended {
-            Ok(ended) => self.answer(ended, secrets).await,
+        match ended {
+            Ok(ended) => self.answer(ended, &ready.secrets).await,
             Err(error @ RunError::NotStarted(_)) => Answer::not_run(Status::SpawnFailed, PROCESS_RULE, error.to_string()),
             Err(error @ RunError::Lost(_)) => Answer::not_run(Status::Unknown, PROCESS_RULE, error.to_string()),
-        };
-        let Answer { status, exit_code, duration_milliseconds, truncated, .. } = answer;
-        if let Err(error) = self.write(&Event::End { audit_id, status, exit_code, duration_milliseconds, truncated }).await {
-            tracing::error!(%error, audit_id, "the end of a call is not in the audit log");
         }
-        answer
     }
 
     async fn run_program(&self, ready: &Ready, folder: &Path, end: CancellationToken) -> Result<ProgramEnd, RunError> {

@@ -2,7 +2,7 @@
 //! cannot read. What a program is, and which calls are right, decides the crate `spillway-bridge`.
 //!
 //! What always holds: no program starts before a record of the call is written. A call whose client is gone is ended with all that it
-//! started. An agent gets no credential: only programs do, and a printed one is taken out of the answer.
+//! started. An agent gets no credential: only programs and the upstream do, and a printed one is taken out of the answer.
 //!
 //! | module | for | must not |
 //! |---|---|---|
@@ -26,6 +26,9 @@
 //! | [`executor`] | one call, from its arguments to its answer | know of MCP |
 //! | [`tools`] | the three tools, as MCP describes them | run a program |
 //! | [`client`] | calls bridges in the cluster, for gateways and for the leader | run a program |
+//! | [`upstream`] | the MCP server that a bridge fronts in the place of programs | decide on a call |
+//! | [`runnable`] | what a call runs: a program, or a tool of an upstream | |
+//! | [`upstream_tools`] | the tools of an upstream, as MCP describes them to agents | decide on a call |
 //! | [`server`] | MCP over HTTP | decide on a call |
 
 pub mod admitted_request;
@@ -45,10 +48,13 @@ pub mod pinned_program;
 pub mod private_folder;
 pub mod program_call;
 pub mod program_process;
+pub mod runnable;
 pub mod served_catalog;
 pub mod server;
 pub mod settings;
 pub mod tools;
+pub mod upstream;
+pub mod upstream_tools;
 
 pub use command::BridgeArguments;
 pub use server::run;

@@ -11,7 +11,13 @@ use spillway_bridge::definition::{Allowed, Definition, Fault};
 use tokio_util::sync::CancellationToken;
 
 use super::pinned_program::PinnedProgram;
+use super::runnable::Runnable;
+use super::upstream::server::UpstreamServer;
 
+/// The rule that a call of an unknown program breaks.
+pub const UNKNOWN_PROGRAM: &str = "unknownProgram";
+/// What is said of an unknown program.
+pub const UNKNOWN_PROGRAM_MESSAGE: &str = "there is no such program; list_programs names all";
 /// Between two readings of the folder.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -19,7 +25,8 @@ const READ_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct LoadedCatalog {
     catalog: Catalog,
-    programs: BTreeMap<String, PinnedProgram>,
+    programs: BTreeMap<String, Runnable>,
+    upstream: Option<Arc<UpstreamServer>>,
 }
 
 impl LoadedCatalog {
@@ -34,14 +41,35 @@ impl LoadedCatalog {
         for definition in catalog.programs() {
             match PinnedProgram::pin(definition) {
                 Ok(program) => {
-                    programs.insert(definition.name.clone(), program);
+                    programs.insert(definition.name.clone(), Runnable::Program(program));
                 }
                 Err(error) => {
                     faults.push(Fault { line: None, rule: "command", message: format!("{}: {error}", definition.name) }.to_string())
                 }
             }
         }
-        if faults.is_empty() { Ok(Self { catalog, programs }) } else { Err(faults) }
+        if faults.is_empty() { Ok(Self { catalog, programs, upstream: None }) } else { Err(faults) }
+    }
+
+    /// The tools of an upstream.
+    fn of_upstream(server: Arc<UpstreamServer>) -> Self {
+        let tools = server.upstream().tools.values().map(|tool| tool.definition.clone());
+        let catalog = Catalog::of(tools, server.upstream().revision.clone());
+        let programs = catalog.programs().map(|tool| (tool.name.clone(), Runnable::Tool(server.clone()))).collect();
+        Self { catalog, programs, upstream: Some(server) }
+    }
+
+    /// The upstream whose tools these are, if they are no programs.
+    pub fn upstream(&self) -> Option<&Arc<UpstreamServer>> {
+        self.upstream.as_ref()
+    }
+
+    /// The rule that a call of something else breaks, and what to say.
+    pub fn unknown(&self) -> (&'static str, &'static str) {
+        match self.upstream {
+            Some(_) => ("notAllowed", "this Toolset does not allow the tool; tools/list names all"),
+            None => (UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE),
+        }
     }
 
     /// The definitions.
@@ -49,8 +77,8 @@ impl LoadedCatalog {
         &self.catalog
     }
 
-    /// A program, with its file.
-    pub fn program(&self, name: &str) -> Option<(&Definition, &PinnedProgram)> {
+    /// A program with its file, or a tool.
+    pub fn program(&self, name: &str) -> Option<(&Definition, &Runnable)> {
         self.catalog.program(name).zip(self.programs.get(name))
     }
 }
@@ -73,6 +101,12 @@ impl ServedCatalog {
             .map_err(|faults| anyhow::anyhow!("the definitions of {} are wrong:\n{}", folder.display(), faults.join("\n")))?;
         let served = Self { folder, allowed, now: Mutex::new(Arc::new(loaded)), faults: Mutex::default() };
         Ok((served, FolderWatch { served: files }))
+    }
+
+    /// Serves the tools of an upstream. They never change.
+    pub fn of_upstream(server: Arc<UpstreamServer>, allowed: Allowed) -> Self {
+        let loaded = LoadedCatalog::of_upstream(server);
+        Self { folder: PathBuf::new(), allowed, now: Mutex::new(Arc::new(loaded)), faults: Mutex::default() }
     }
 
     /// What is served now.

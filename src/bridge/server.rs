@@ -28,12 +28,14 @@ use super::audit_log::AuditLog;
 use super::call_files::{CallFiles, FILE_LIMITS};
 use super::clients::Clients;
 use super::end_of_input::when_input_ends;
-use super::executor::{Executor, ProgramPlace, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
+use super::executor::{Executor, ProgramPlace};
 use super::private_folder::WorkFolder;
 use super::program_call::ProgramCall;
-use super::served_catalog::ServedCatalog;
+use super::served_catalog::{FolderWatch, ServedCatalog, UNKNOWN_PROGRAM, UNKNOWN_PROGRAM_MESSAGE};
 use super::settings::ServeArguments;
 use super::tools::{self, EXECUTE, ExecuteArguments, HELP, HelpArguments, LIST_PROGRAMS};
+use super::upstream::server::UpstreamServer;
+use super::upstream_tools::UpstreamHandler;
 use crate::VERSION;
 use crate::pki::bridge_tls;
 use crate::serve::{Bounds, bind, serve_plain, serve_tls};
@@ -47,15 +49,22 @@ const INSTRUCTIONS: &str = "Programs outside of your sandbox. Call list_programs
 pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::Result<()> {
     let clients = Clients::of(&arguments)?;
     let (health, metrics) = (Health::default(), Metrics::default());
-    let (served, watch) = ServedCatalog::open(arguments.definitions.clone(), arguments.allowed())?;
+    let (served, watch) = open_catalog(&arguments)?;
     let served = Arc::new(served);
     let audit = AuditLog::open(arguments.audit_file.as_deref()).context("cannot open the audit log")?;
-    let folder = WorkFolder::make(arguments.work_folder.clone())?;
-    let place =
-        ProgramPlace { folder: folder.path().to_owned(), sandbox: arguments.sandbox(), closed: closed_paths(&arguments, folder.path()) };
-    say_what_is_missing(&place.sandbox)?;
+    // The tools of an upstream run elsewhere.
+    let folder = watch.is_some().then(|| WorkFolder::make(arguments.work_folder.clone())).transpose()?;
+    let path = folder.as_ref().map_or_else(PathBuf::new, |folder| folder.path().to_owned());
+    let place = ProgramPlace { closed: closed_paths(&arguments, &path), folder: path, sandbox: arguments.sandbox() };
+    if watch.is_some() {
+        say_what_is_missing(&place.sandbox)?;
+    }
     let (credentials, max_running) = (arguments.credential_files(), arguments.max_running);
-    let files = Arc::new(CallFiles::new(folder.path(), FILE_LIMITS).context("cannot make a folder for artifacts")?);
+    let files = match &folder {
+        Some(folder) => CallFiles::new(folder.path(), FILE_LIMITS).context("cannot make a folder for artifacts")?,
+        None => CallFiles::none(),
+    };
+    let files = Arc::new(files);
     let executor = Arc::new(Executor::new(served.clone(), credentials, audit, max_running, (place, files), stop.clone()));
     let listener = bind(arguments.listen).await?;
     let address = listener.local_addr()?;
@@ -69,7 +78,11 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
             }
         });
     }
-    tokio::spawn(watch.follow(served, stop.clone()));
+    match (watch, executor.served().upstream()) {
+        (Some(watch), _) => drop(tokio::spawn(watch.follow(served, stop.clone()))),
+        (None, Some(server)) => drop(tokio::spawn(server.clone().follow(stop.clone()))),
+        (None, None) => {}
+    }
     if arguments.end_with_input {
         let stop = stop.clone();
         when_input_ends(move || stop.cancel())?;
@@ -87,6 +100,17 @@ pub async fn run(arguments: ServeArguments, stop: CancellationToken) -> anyhow::
     executor.finish().await;
     drop(folder);
     Ok(ended?)
+}
+
+/// What is served: the programs of a folder, which is watched, or the tools of an upstream.
+fn open_catalog(arguments: &ServeArguments) -> anyhow::Result<(ServedCatalog, Option<FolderWatch>)> {
+    if let Some(fields) = arguments.upstream_fields()? {
+        let server = UpstreamServer::open(&fields, arguments.max_seconds, arguments.credential_files())?;
+        return Ok((ServedCatalog::of_upstream(Arc::new(server), arguments.allowed()), None));
+    }
+    let folder = arguments.definitions.clone().context("--definitions is missing: the folder of the definitions")?;
+    let (served, watch) = ServedCatalog::open(folder, arguments.allowed())?;
+    Ok((served, Some(watch)))
 }
 
 /// The files that programs must not read, without links. A file that does not exist is not closed.
@@ -117,9 +141,17 @@ fn router(executor: Arc<Executor>, clients: Clients, hosts: &[String]) -> Router
         .with_allowed_hosts(own.chain(hosts.iter().cloned()))
         // A browser sends this header, and no client of ours is a page.
         .enforce_origin_validation();
-    let handler = Handler { executor: executor.clone() };
-    let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(NeverSessionManager::default()), config);
-    let mcp = Router::new().route_service(BRIDGE_MCP_PATH, service);
+    let sessions = Arc::new(NeverSessionManager::default());
+    let mcp = match executor.served().upstream() {
+        Some(server) => {
+            let handler = UpstreamHandler { executor: executor.clone(), server: server.clone() };
+            Router::new().route_service(BRIDGE_MCP_PATH, StreamableHttpService::new(move || Ok(handler.clone()), sessions, config))
+        }
+        None => {
+            let handler = Handler { executor: executor.clone() };
+            Router::new().route_service(BRIDGE_MCP_PATH, StreamableHttpService::new(move || Ok(handler.clone()), sessions, config))
+        }
+    };
     clients.routes(mcp, executor)
 }
 

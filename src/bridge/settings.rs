@@ -7,13 +7,20 @@ use spillway_bridge::definition::Allowed;
 use spillway_wire::sandbox::{Requirement, SandboxSettings};
 
 use super::credentials::CredentialFiles;
+use super::upstream::server::UpstreamServer;
 
 /// What to serve, and where.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArguments {
     /// Folder of the definitions, files that end with .md. It is read again when it changes
-    #[arg(long, value_name = "DIR")]
-    pub definitions: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["upstream", "upstream_config"])]
+    pub definitions: Option<PathBuf>,
+    /// Serve some tools of an MCP server in the place of programs: file with the fields of spec.upstream of a Toolset, as YAML or JSON
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["definitions", "allowed", "service_account", "require_sandbox", "work_folder"])]
+    pub upstream: Option<PathBuf>,
+    /// The content of such a file, for the pod of a Toolset
+    #[arg(long, value_name = "JSON", hide = true, conflicts_with_all = ["definitions", "upstream"])]
+    pub upstream_config: Option<String>,
     /// Address of the server. Without --token-file it must be a loopback address
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
     pub listen: SocketAddr,
@@ -62,6 +69,15 @@ pub struct ServeArguments {
 }
 
 impl ServeArguments {
+    /// The fields of an upstream, if its tools are to be served.
+    pub fn upstream_fields(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        match (&self.upstream, &self.upstream_config) {
+            (Some(file), _) => UpstreamServer::read(file).map(Some),
+            (None, Some(text)) => Ok(Some(text.clone().into_bytes())),
+            (None, None) => Ok(None),
+        }
+    }
+
     /// What definitions may use.
     pub fn allowed(&self) -> Allowed {
         Allowed {

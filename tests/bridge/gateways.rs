@@ -12,10 +12,11 @@ use spillway::pki::authority::{PemKeyPair, authority, serving};
 use spillway::pki::tls::Serving;
 use spillway::wire::governor::{CALLER_POD_HEADER, CALLER_UID_HEADER};
 use spillway::wire::meter::ITEM_HEADER;
-use spillway::wire::tools::{BRIDGE_MCP_PATH, TOOL_STATUS_HEADER};
+use spillway::wire::tools::{BRIDGE_MCP_PATH, BridgeStatus, TOOL_STATUS_HEADER, UpstreamFaultKind};
 use spillway::wire::{BRIDGE_AUDIENCE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 use super::support::{Bridge, wait_until};
+use super::upstream_server::{UpstreamServer, text};
 
 pub const CALLER: [(&str, &str); 3] = [(CALLER_POD_HEADER, "agent-1"), (CALLER_UID_HEADER, "pod-uid"), (ITEM_HEADER, "item-uid/7")];
 
@@ -57,10 +58,15 @@ impl Toolset {
 
     /// A bridge with these definitions.
     pub fn with(definitions: &[(&str, &str)]) -> Self {
+        Self::start_with(|more| Bridge::start(definitions, more))
+    }
+
+    /// `start` gets the arguments by which a bridge serves gateways.
+    fn start_with(start: impl FnOnce(&[&str]) -> Bridge) -> Self {
         let folder = tempfile::Builder::new().prefix("toolset").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder").keep();
         let authority = authority(now()).expect("an authority");
         let (ca, token) = (write(&folder, "ca.crt", &authority.certificate), write(&folder, "token", "token-of-the-bridge\n"));
-        let bridge = Bridge::start(definitions, &["--gateway-ca", &ca, "--identity-token", &token]);
+        let bridge = start(&["--gateway-ca", &ca, "--identity-token", &token]);
         Self { bridge, authority }
     }
 
@@ -99,7 +105,11 @@ impl Toolset {
 
     /// A call of a program, as a gateway sends it.
     pub async fn execute(&self, headers: &[(&str, &str)], program: &str, args: &Value) -> (StatusCode, HeaderMap, Value) {
-        let call = json!({"name": "execute", "arguments": {"program": program, "args": args}});
+        self.call(headers, &json!({"name": "execute", "arguments": {"program": program, "args": args}})).await
+    }
+
+    /// A call of a tool, as a gateway sends it.
+    async fn call(&self, headers: &[(&str, &str)], call: &Value) -> (StatusCode, HeaderMap, Value) {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).to_string();
         let own = [
             ("content-type", "application/json"),
@@ -179,4 +189,52 @@ async fn a_bridge_says_what_it_serves_and_which_changed_definition_is_wrong() {
     }
     let problem = problem.expect("a problem");
     assert!(problem.contains("wrong.md") && problem.contains("line"), "{problem}");
+}
+
+/// Asks the bridge for its status until it holds.
+async fn wait_for_status(toolset: &Toolset, holds: impl Fn(&BridgeStatus) -> bool) -> BridgeStatus {
+    let shown = serving(&toolset.authority, GOVERNOR_TLS_NAME, now()).expect("a certificate");
+    let account = BridgeAccount { namespace: "team".into(), service_account: "tools".into() };
+    let client = Toolset::client(Some(&shown));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    loop {
+        let status = client.status(toolset.address(), &account).await.map_err(|error| error.to_string()).expect("a status");
+        if holds(&status) {
+            return status;
+        }
+        assert!(std::time::Instant::now() < until, "{status:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_server_is_called_for_an_agent_and_its_faults_are_in_the_status() {
+    install_provider();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let fields = format!("url: http://{address}/mcp\ntools: [{{name: search}}, {{name: gone}}]\n");
+    let toolset = Toolset::start_with(|more| Bridge::start_upstream(&fields, more));
+    let kind = |status: &BridgeStatus| status.upstream.as_ref().map(|fault| fault.kind);
+    let down = wait_for_status(&toolset, |status| kind(status) == Some(UpstreamFaultKind::Unreachable)).await;
+    assert_eq!(down.programs, ["gone", "search"]);
+    assert!(down.upstream.is_some_and(|fault| fault.message.contains("Connection refused")));
+    let listener = std::net::TcpListener::bind(address).expect("the same port");
+    let server = UpstreamServer::on(listener, |request, stream| text(stream, request, "found"));
+    let up = wait_for_status(&toolset, |status| kind(status) == Some(UpstreamFaultKind::ToolMissing)).await;
+    assert_eq!(up.upstream.map(|fault| fault.message).as_deref(), Some("gone is not there"));
+    let outcome = |headers: &HeaderMap| headers.get(TOOL_STATUS_HEADER).and_then(|status| status.to_str().ok()).map(str::to_owned);
+    let (status, headers, body) = toolset.call(&CALLER, &json!({"name": "search", "arguments": {}})).await;
+    assert_eq!((status, &body["result"]["content"][0]["text"]), (StatusCode::OK, &json!("found")), "{body}");
+    assert_eq!(outcome(&headers).as_deref(), Some("ok"));
+    let (_, headers, body) = toolset.call(&CALLER, &json!({"name": "secret", "arguments": {}})).await;
+    assert_eq!(
+        (outcome(&headers).as_deref(), &body["result"]["structuredContent"]["rule"]),
+        (Some("rejected"), &json!("notAllowed")),
+        "{body}"
+    );
+    assert_eq!(server.calls().len(), 1);
+    let events = toolset.bridge.events();
+    let start = events.iter().find(|event| event["event"] == "Start").expect("a start");
+    assert_eq!((&start["program"], &start["caller"]["item"]), (&json!("search"), &json!("item-uid/7")));
 }

@@ -49,19 +49,30 @@ impl Bridge {
         }
         let path = |name: &str| folder.path().join(name).display().to_string();
         fs::create_dir(path("work")).expect("a folder");
-        let fixed = [
-            "--definitions",
-            &path("definitions"),
-            "--audit-file",
-            &path("audit.log"),
-            "--work-folder",
-            &path("work"),
-            "--listen",
-            "127.0.0.1:0",
-        ];
+        let (definitions, work) = (path("definitions"), path("work"));
+        let own = ["--definitions", &definitions, "--work-folder", &work];
+        Self::start_in(folder, &[&own, more].concat())
+    }
+
+    /// A bridge in front of an MCP server. `fields`: those of `spec.upstream`.
+    pub fn start_upstream(fields: &str, more: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("upstream").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let file = folder.path().join("upstream.yaml");
+        fs::write(&file, fields).expect("a file");
+        Self::start_in(folder, &[&["--upstream", &file.display().to_string()], more].concat())
+    }
+
+    fn start_in(folder: tempfile::TempDir, more: &[&str]) -> Self {
+        let audit = folder.path().join("audit.log").display().to_string();
+        let fixed = ["--audit-file", &audit, "--listen", "127.0.0.1:0"];
         let arguments: Vec<String> = fixed.iter().chain(more).map(|&word| word.to_owned()).collect();
         let (child, port) = spawn(folder.path(), &arguments);
         Self { folder, arguments, child, port }
+    }
+
+    /// The address of MCP.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/mcp", self.port)
     }
 
     pub fn folder(&self) -> &Path {
@@ -202,7 +213,12 @@ impl Bridge {
 
     /// Begins a call of `execute`, and does not wait for its answer.
     pub fn begin(&self, arguments: &Value) -> TcpStream {
-        let params = json!({"name": "execute", "arguments": arguments});
+        self.begin_tool("execute", arguments)
+    }
+
+    /// Begins a call of a tool, and does not wait for its answer.
+    pub fn begin_tool(&self, tool: &str, arguments: &Value) -> TcpStream {
+        let params = json!({"name": tool, "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": params});
         self.send("localhost", &[("MCP-Protocol-Version", OLDER)], &body)
     }

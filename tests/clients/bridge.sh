@@ -24,6 +24,8 @@ echo "-- the Python client"
 "$venv/bin/python" "$here/bridge_client.py" "$binary" || failed=1
 echo "-- the JavaScript clients"
 node "$here/bridge_client.mjs" "$binary" "$modules" || failed=1
+echo "-- a bridge in front of an MCP server by the Python SDK"
+"$venv/bin/python" "$here/upstream_client.py" "$binary" "$modules" || failed=1
 echo "-- the conformance suite"
 node "$here/bridge_conformance.mjs" "$binary" "$modules" || failed=1
 exit "$failed"

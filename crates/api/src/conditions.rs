@@ -348,6 +348,14 @@ pub mod reasons {
     pub const BRIDGE_FAILING: &str = "BridgeFailing";
     /// The pod of a Toolset is ready, and the controller gets no answer from its bridge.
     pub const BRIDGE_UNREACHABLE: &str = "BridgeUnreachable";
+    /// The MCP server that a Toolset fronts does not answer, or answers something else than its tools.
+    pub const UPSTREAM_UNREACHABLE: &str = "UpstreamUnreachable";
+    /// The MCP server that a Toolset fronts does not have some of the tools that agents may call.
+    pub const UPSTREAM_TOOL_MISSING: &str = "UpstreamToolMissing";
+    /// The MCP server that a Toolset fronts says something else about a tool than its digest in the Toolset, so the tool is not offered.
+    pub const UPSTREAM_TOOL_REFUSED: &str = "UpstreamToolRefused";
+    /// The MCP server that a Toolset fronts says something else about a tool than before. Agents see what it said first.
+    pub const UPSTREAM_TOOL_CHANGED: &str = "UpstreamToolChanged";
     /// The spec asks for something that cannot be done.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The API server refuses an object of the Toolset.

@@ -27,6 +27,7 @@ pub mod shared;
 pub mod supervision;
 pub mod toolset;
 pub mod unsupported;
+pub mod upstream;
 pub mod work_item;
 pub mod work_queue;
 

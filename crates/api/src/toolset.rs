@@ -1,4 +1,4 @@
-//! `Toolset`: privileged programs that run outside the sandbox. Agents call them through the bridge.
+//! `Toolset`: privileged programs that run outside the sandbox, or tools of an existing MCP server. Agents call them through the bridge.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -9,8 +9,9 @@ use serde_with::skip_serializing_none;
 
 use crate::sandbox::Egress;
 use crate::shared::LocalRef;
+use crate::upstream::Upstream;
 
-/// Desired state of a set of programs with credentials. A user who can edit the Toolset or its definitions can use the credentials.
+/// Desired state of a set of programs, or of tools of an MCP server, with credentials. A user who can edit the Toolset or its definitions can use the credentials.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -23,7 +24,7 @@ use crate::shared::LocalRef;
     namespaced,
     status = "ToolsetStatus",
     derive = "PartialEq",
-    doc = "Privileged programs outside the sandbox that agents may call through the bridge.",
+    doc = "Privileged programs outside the sandbox, or tools of an MCP server, that agents may call through the bridge.",
     validation = Rule::new("self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be a DNS label of at most 52 characters: its Deployment and its Service are named after it"),
     printcolumn(name = "Programs", type_ = "integer", json_path = ".status.programCount"),
@@ -34,17 +35,24 @@ use crate::shared::LocalRef;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.definitions.all(one, self.definitions.exists_one(other, other.configMapRef.name == one.configMapRef.name))")
+    validation = Rule::new("!has(self.definitions) || self.definitions.all(one, self.definitions.exists_one(other, other.configMapRef.name == one.configMapRef.name))")
         .message("definitions must not name a ConfigMap twice")
         .field_path(".definitions"),
+    validation = Rule::new("has(self.upstream) || (has(self.image) && has(self.definitions) && has(self.allowedCommands))")
+        .message("image, definitions and allowedCommands must be set, or upstream in their place"),
+    validation = Rule::new("!has(self.upstream) || (!has(self.image) && !has(self.definitions) && !has(self.allowedCommands) && !has(self.credentials) && !has(self.serviceAccountName))")
+        .message("upstream excludes image, definitions, allowedCommands, credentials and serviceAccountName: they are for programs")
+        .field_path(".upstream"),
 )]
 pub struct ToolsetSpec {
     /// Container image that holds the programs.
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[^\\s]+$"))]
-    pub image: String,
+    pub image: Option<String>,
     /// ConfigMaps whose `*.md` keys define the programs.
     #[schemars(length(min = 1, max = 16))]
-    pub definitions: Vec<Definitions>,
+    pub definitions: Option<Vec<Definitions>>,
+    /// Existing MCP server whose tools agents may call, in the place of programs. The bridge runs on Spillway's own image.
+    pub upstream: Option<Upstream>,
     /// ServiceAccount of the bridge. If unset, the bridge has its own ServiceAccount without permissions.
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
@@ -68,7 +76,7 @@ pub struct ToolsetSpec {
     )]
     #[x_kube(validation = Rule::new("self.all(command, !command.split('/').exists(part, part == '..' || part == '.'))")
         .message("allowedCommands must not contain '.' or '..' as a part"))]
-    pub allowed_commands: Vec<String>,
+    pub allowed_commands: Option<Vec<String>>,
     /// Destination of the audit log. Calls are denied if it cannot be written.
     pub audit: Option<Audit>,
 }
@@ -161,6 +169,16 @@ pub enum AuditSink {
 }
 
 impl ToolsetSpec {
+    /// ConfigMaps with the definitions of programs.
+    pub fn definitions(&self) -> &[Definitions] {
+        self.definitions.as_deref().unwrap_or_default()
+    }
+
+    /// Programs that definitions may name.
+    pub fn allowed_commands(&self) -> &[String] {
+        self.allowed_commands.as_deref().unwrap_or_default()
+    }
+
     /// Time limit in seconds of an execution.
     pub fn max_execution_seconds(&self) -> i32 {
         self.max_execution_seconds.unwrap_or(300)

@@ -93,6 +93,9 @@ pub struct Answer {
     /// Milliseconds after which the same call may succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_milliseconds: Option<u64>,
+    /// The result of a tool of an upstream, as JSON. Programs have none.
+    #[serde(skip)]
+    pub tool_result: Option<String>,
 }
 
 impl Answer {
@@ -111,11 +114,12 @@ impl Answer {
             rule: Some(rule),
             message: Some(message.into()),
             retry_after_milliseconds: None,
+            tool_result: None,
         }
     }
 
     /// Bytes of its texts.
     pub fn bytes(&self) -> usize {
-        self.stdout.len() + self.stderr.len()
+        self.stdout.len() + self.stderr.len() + self.tool_result.as_ref().map_or(0, String::len)
     }
 }

@@ -35,6 +35,9 @@ pub struct CheckedCall {
 impl CheckedCall {
     /// Checks the arguments of a call.
     pub fn check(definition: &Definition, arguments: &Map<String, Value>) -> Result<Self, CallRefused> {
+        if definition.takes_any_arguments {
+            return Ok(Self { values: BTreeMap::new() });
+        }
         if let Some(unknown) = arguments.keys().find(|name| !definition.arguments.iter().any(|argument| argument.name == **name)) {
             // A name may be as long and as hostile as a value.
             let name: String = unknown.chars().filter(|character| !character.is_control()).take(64).collect();

@@ -119,9 +119,12 @@ impl Catalog {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let mut revision = hex(&hash.finalize());
-        revision.truncate(REVISION_CHARS);
-        Ok(Self { programs, revision })
+        Ok(Self { programs, revision: revision_of(hash) })
+    }
+
+    /// A catalogue of these definitions, which no file has.
+    pub fn of(definitions: impl IntoIterator<Item = Definition>, revision: String) -> Self {
+        Self { programs: definitions.into_iter().map(|definition| (definition.name.clone(), definition)).collect(), revision }
     }
 
     /// A hash of all definitions.
@@ -140,6 +143,13 @@ impl Catalog {
     }
 }
 
+/// The revision with this hash.
+pub(crate) fn revision_of(hash: Sha256) -> String {
+    let mut revision = hex(&hash.finalize());
+    revision.truncate(REVISION_CHARS);
+    revision
+}
+
 /// What models are told of an artifact.
 const ARTIFACT_DESCRIPTION: &str = "name of an artifact of your item: put the file there first, with `spillway artifact put FILE`";
 
@@ -154,7 +164,7 @@ pub fn arguments_schema(definition: &Definition) -> Value {
 
 fn argument_schema(argument: &Argument) -> Value {
     let mut schema = match &argument.type_ {
-        ArgumentType::Text { pattern: _, written, max_chars, leading_dash: _ } => {
+        ArgumentType::Text { pattern: _, written, max_chars, leading_dash: _, multiline: _ } => {
             let mut schema = json!({"type": "string", "maxLength": max_chars});
             if let Some(pattern) = written {
                 schema["pattern"] = json!(format!("^(?:{pattern})$"));

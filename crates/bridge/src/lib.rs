@@ -16,6 +16,7 @@
 //! | [`breakers`] | when programs that hang are stopped | read a clock |
 //! | [`idempotency`] | calls that are repeated with a key | read a clock |
 //! | [`redaction`] | credentials that a text contains | read a credential |
+//! | [`upstream`] | a server of MCP whose tools agents may call: which tools, with which arguments | send a request |
 //! | [`audit`] | the records of the audit log, and whether a log is whole | write a file |
 
 pub mod admission;
@@ -29,3 +30,4 @@ pub mod check;
 pub mod definition;
 pub mod idempotency;
 pub mod redaction;
+pub mod upstream;

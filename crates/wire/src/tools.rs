@@ -157,6 +157,33 @@ pub struct BridgeStatus {
     /// File, line and rule of changed definitions that are wrong. The last right ones are served.
     #[serde(default)]
     pub problem: Option<String>,
+    /// What is wrong with the MCP server that it fronts.
+    #[serde(default)]
+    pub upstream: Option<UpstreamFault>,
+}
+
+/// What is wrong with the MCP server that a bridge fronts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpstreamFault {
+    /// The kind.
+    pub kind: UpstreamFaultKind,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The kind of an [`UpstreamFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum UpstreamFaultKind {
+    /// It does not answer, or answers something else than its tools.
+    Unreachable,
+    /// It does not have some of the tools that agents may call.
+    ToolMissing,
+    /// A tool has another digest than the Toolset names, and is not offered.
+    ToolRefused,
+    /// It says something else about a tool than before. Agents see what it said first.
+    ToolChanged,
 }
 
 impl BoundedBody for ToolsetRequest {

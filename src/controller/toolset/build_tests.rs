@@ -195,3 +195,28 @@ fn each_field_of_the_spec_is_in_the_pod() {
     let stdout = super::deployment(&toolset(json!({"audit": {"sink": "Stdout"}})), "deploy=uid-2", &supervised());
     assert!(!json!(stdout).to_string().contains("audit"));
 }
+
+#[test]
+fn an_mcp_server_is_fronted_by_our_own_image_alone() {
+    let spec = json!({"upstream": {"url": "https://mcp.example.com/mcp", "credentialsRef": {"name": "tracker.key", "key": "api"}, "tools": [{"name": "search"}]}});
+    let toolset: Toolset = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Toolset", "spec": spec,
+        "metadata": {"name": "tools", "namespace": "team", "uid": "uid-1", "generation": 1}}))
+    .expect("a Toolset");
+    let pod = json!(deployment(&toolset, "", &supervised()))["spec"]["template"]["spec"].clone();
+    assert_eq!(pod["initContainers"], Value::Null);
+    let container = &pod["containers"][0];
+    assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!("spillway:dev"), &json!("Never")));
+    let config = r#"{"credentialsRef":{"name":"upstream"},"tools":[{"name":"search"}],"url":"https://mcp.example.com/mcp"}"#;
+    let words: Vec<&str> = container["command"].as_array().expect("words").iter().filter_map(Value::as_str).collect();
+    assert_eq!(words[..2], ["/bin/spillway", "bridge"]);
+    let after = |option: &str| words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1).copied());
+    assert_eq!(after("--credential"), Some("upstream=/spillway/credentials/upstream/api"));
+    let told: Value = serde_json::from_str(after("--upstream-config").expect("the upstream")).expect("JSON");
+    assert_eq!(told, serde_json::from_str::<Value>(config).expect("JSON"));
+    assert!(!words.iter().any(|word| ["--definitions", "--work-folder", "--require-sandbox", "--allow"].contains(word)), "{words:?}");
+    let volumes: Vec<&str> = pod["volumes"].as_array().expect("volumes").iter().filter_map(|volume| volume["name"].as_str()).collect();
+    assert_eq!(volumes, ["ca", "identity", "credential-0"]);
+    assert_eq!(pod["volumes"][2]["secret"]["secretName"], "tracker.key");
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    assert!(mounts.iter().all(|mount| mount["readOnly"] == true) && mounts.len() == 3, "{mounts:?}");
+}

@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::Semaphore;
 
 use super::definitions::{ConfigMapFacts, DefinitionsJudge, DefinitionsProblem, allowed, judge};
-use crate::api::Toolset;
+use super::upstream;
 use crate::api::conditions::reasons;
+use crate::api::{Toolset, ToolsetSpec};
 use crate::cluster::{Error, ObjectKey};
 use crate::controller::Context;
 
@@ -72,7 +73,7 @@ pub async fn read_and_judge(
     let (mut facts, mut maps, mut uids, mut complete) = (Vec::new(), Vec::new(), Vec::new(), true);
     let mut judged = Some(DefinitionsJudge::new(allowed(&toolset.spec)));
     let mut spent = Duration::ZERO;
-    for entry in &toolset.spec.definitions {
+    for entry in toolset.spec.definitions() {
         let map = api.get_opt(&entry.config_map_ref.name).await.map_err(Error::of("reading the definitions of a Toolset"))?;
         let version = map.as_ref().map(|map| MapVersion::of(&map.metadata));
         complete &= version != Some(None);
@@ -89,19 +90,36 @@ pub async fn read_and_judge(
         }
     }
     remembered.uids = uids.join(",");
+    let of_upstream = match &toolset.spec.upstream {
+        Some(_) => Some(judge_upstream(&toolset.spec).await),
+        None => None,
+    };
     let definitions = || match judged {
         Some(judge) => judge.finish(),
-        None => {
-            let message = "the definitions cannot be judged: loading them ends with a fault of Spillway".to_owned();
-            Err(DefinitionsProblem { reason: reasons::INVALID_DEFINITION, message })
-        }
+        None => Err(fault_of_ours()),
     };
-    let judgement = judge(&facts).and_then(|()| definitions());
+    let judgement = of_upstream.unwrap_or_else(|| judge(&facts).and_then(|()| definitions()));
     // Also one that took too long: it would take as long again.
     if complete {
         remembered.last = Some((versions_of(toolset, maps), judgement.clone()));
     }
     Ok(judgement)
+}
+
+fn fault_of_ours() -> DefinitionsProblem {
+    let message = "the definitions cannot be judged: loading them ends with a fault of Spillway".to_owned();
+    DefinitionsProblem { reason: reasons::INVALID_DEFINITION, message }
+}
+
+/// Judges `spec.upstream`, which has patterns too, on a thread that may be busy.
+async fn judge_upstream(spec: &ToolsetSpec) -> Result<(), DefinitionsProblem> {
+    let spec = spec.clone();
+    let Ok(permit) = JUDGING_THREADS.acquire().await else { return Err(fault_of_ours()) };
+    let judging = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        spec.upstream.as_ref().map_or(Ok(()), |upstream| upstream::judge(&spec, upstream))
+    });
+    judging.await.unwrap_or_else(|_| Err(fault_of_ours()))
 }
 
 /// Judges a ConfigMap on a thread that may be busy. `spent`: the time that judging has taken; waiting does not count. `None`: it panicked.
@@ -127,7 +145,7 @@ fn versions_of(toolset: &Toolset, maps: Vec<Option<MapVersion>>) -> JudgedVersio
 async fn stored_versions(toolset: &Toolset, key: &ObjectKey, context: &Context) -> Result<Option<JudgedVersions>, Error> {
     let api = context.api::<ConfigMap>(&key.namespace);
     let mut maps = Vec::new();
-    for entry in &toolset.spec.definitions {
+    for entry in toolset.spec.definitions() {
         let stored = api
             .get_metadata_opt(&entry.config_map_ref.name)
             .await

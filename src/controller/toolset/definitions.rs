@@ -37,7 +37,7 @@ impl ConfigMapFacts {
 /// What the definitions of a Toolset may use. The arguments of its bridge say the same.
 pub fn allowed(spec: &ToolsetSpec) -> Allowed {
     Allowed {
-        commands: Some(spec.allowed_commands.clone()).filter(|allowed| !allowed.is_empty()),
+        commands: Some(spec.allowed_commands().to_vec()).filter(|allowed| !allowed.is_empty()),
         credentials: spec.credentials.iter().flatten().map(|credential| credential.name.clone()).collect(),
         max_seconds: u32::try_from(spec.max_execution_seconds()).unwrap_or(0),
     }
@@ -237,7 +237,7 @@ mod tests {
             let name = folder.file_name().and_then(|name| name.to_str()).expect("a name");
             assert!(listed.contains(&format!("  - {name}\n")), "{name} is not listed");
             let toolset: crate::api::Toolset = serde_saphyr::from_str(&read(&folder.join("toolset.yaml"))).expect(name);
-            let maps: Vec<&str> = toolset.spec.definitions.iter().map(|entry| entry.config_map_ref.name.as_str()).collect();
+            let maps: Vec<&str> = toolset.spec.definitions.iter().flatten().map(|entry| entry.config_map_ref.name.as_str()).collect();
             assert_eq!((toolset.metadata.name.as_deref(), maps), (Some(name), vec![format!("{name}-programs").as_str()]));
             let kustomization = read(&folder.join("kustomization.yaml"));
             assert!(kustomization.contains(&format!("name: {name}-programs\n")) && kustomization.contains("immutable: true"), "{name}");

@@ -13,8 +13,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::sandbox::Egress;
 use crate::api::toolset::ToolsetEgress;
+use crate::api::upstream::Upstream;
 use crate::cluster::clock::BootTime;
 use crate::controller::supervised::block;
+use crate::controller::toolset::upstream::address;
 
 /// Addresses of one name that are allowed.
 pub const MAX_ADDRESSES: usize = 32;
@@ -60,6 +62,23 @@ impl EgressTargets {
             None | Some(Egress::None) => Ok(Self::Nothing),
             Some(Egress::Open) => Ok(Self::Everything),
             Some(Egress::AllowList) => egress.allow.iter().flatten().map(|entry| target(entry)).collect::<Result<_, _>>().map(Self::Listed),
+        }
+    }
+
+    /// These destinations and the upstream of the Toolset.
+    pub fn and_upstream(self, upstream: Option<&Upstream>) -> Result<Self, String> {
+        let Some(url) = upstream.and_then(address) else { return Ok(self) };
+        let added = || destination(url.host(), url.port()).map_err(|what| format!("spec.upstream.url: {what}"));
+        match self {
+            Self::Everything => Ok(Self::Everything),
+            Self::Nothing => Ok(Self::Listed(vec![added()?])),
+            Self::Listed(mut targets) => {
+                let added = added()?;
+                if !targets.contains(&added) {
+                    targets.push(added);
+                }
+                Ok(Self::Listed(targets))
+            }
         }
     }
 
@@ -120,16 +139,25 @@ fn target(entry: &str) -> Result<EgressTarget, String> {
         (Err(_), Some(_)) => return wrong("[...] must contain an IPv6 address"),
         (Err(_), None) => {}
     }
+    destination(host, number).or_else(|what| wrong(&what))
+}
+
+/// A host without brackets, and a port.
+fn destination(host: &str, number: u16) -> Result<EgressTarget, String> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(EgressTarget::Address(address.to_canonical(), number));
+    }
     let Some(service) = SERVICE_SUFFIXES.iter().find_map(|suffix| host.strip_suffix(suffix)) else {
         return Ok(EgressTarget::Name(host.to_owned(), number));
     };
     match service.rsplit_once('.') {
-        Some(("kubernetes", "default")) => wrong(
-            "no pods are behind the API server's Service. Give the address and the port of the API server itself \
-             (kubectl get endpointslices -n default kubernetes)",
-        ),
+        Some(("kubernetes", "default")) => {
+            Err("no pods are behind the API server's Service. Give the address and the port of the API server itself \
+             (kubectl get endpointslices -n default kubernetes)"
+                .to_owned())
+        }
         Some((_, namespace)) => Ok(EgressTarget::Service(namespace.to_owned(), number)),
-        None => wrong("a Service is written as NAME.NAMESPACE.svc:PORT"),
+        None => Err("a Service is written as NAME.NAMESPACE.svc:PORT".to_owned()),
     }
 }
 
@@ -271,6 +299,24 @@ mod tests {
                 {"ports": port(5432), "to": of("team-b")},
             ])
         );
+    }
+
+    #[test]
+    fn an_upstream_is_a_destination_too() {
+        let upstream = |url: &str| -> Upstream { serde_json::from_value(json!({"url": url, "tools": []})).expect("an upstream") };
+        let with = |egress: Value, url: &str| parsed(egress).expect("valid").and_upstream(Some(&upstream(url)));
+        let listed = |targets: &[EgressTarget]| Ok(EgressTargets::Listed(targets.to_vec()));
+        let name = EgressTarget::Name("mcp.example.com".into(), 443);
+        assert_eq!(with(json!({}), "https://mcp.example.com/mcp"), listed(std::slice::from_ref(&name)));
+        let allow = json!({"mode": "AllowList", "allow": ["10.0.0.5:22", "mcp.example.com:443"]});
+        let other = EgressTarget::Address(address("10.0.0.5"), 22);
+        assert_eq!(with(allow, "https://mcp.example.com/mcp"), listed(&[other, name]), "once");
+        assert_eq!(with(json!({}), "http://mcp.tools.svc:3000/"), listed(&[EgressTarget::Service("tools".into(), 3000)]));
+        assert_eq!(with(json!({}), "https://[fd00::5]/"), listed(&[EgressTarget::Address(address("fd00::5"), 443)]));
+        assert_eq!(with(json!({"mode": "Open"}), "https://mcp.example.com/"), Ok(EgressTargets::Everything));
+        assert_eq!(parsed(json!({})).expect("valid").and_upstream(None), Ok(EgressTargets::Nothing));
+        assert!(with(json!({}), "http://mcp.svc/").is_err_and(|message| message.starts_with("spec.upstream.url: a Service is written")));
+        assert_eq!(with(json!({}), "what"), Ok(EgressTargets::Nothing), "its judgement says what is wrong");
     }
 
     #[test]

@@ -101,7 +101,8 @@ async fn observe_and_apply(
     }
     // All bridges trust the certificates of this ConfigMap, also those of an earlier spec.
     namespace_setup::ensure(&key.namespace, context).await?;
-    let targets = EgressTargets::parse(toolset.spec.egress.as_ref());
+    let targets =
+        EgressTargets::parse(toolset.spec.egress.as_ref()).and_then(|targets| targets.and_upstream(toolset.spec.upstream.as_ref()));
     let definitions = read_and_judge(toolset, key, &mut memory.judgement, context).await?;
     let (mut made, mut unknown_names) = (None, Vec::new());
     let state = match (&targets, &definitions) {

@@ -15,6 +15,7 @@
 //! | [`lookups`] | looking up names | |
 //! | [`config_maps`] | reading ConfigMaps, and remembering their judgement | keep their content |
 //! | [`definitions`] | judging ConfigMaps and definitions | |
+//! | [`upstream`] | judging the MCP server that a Toolset fronts | |
 //! | [`rollout`] | the state of the pod | |
 //! | [`status`] | the conditions and the events | |
 
@@ -27,6 +28,7 @@ mod look;
 mod lookups;
 mod rollout;
 mod status;
+mod upstream;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

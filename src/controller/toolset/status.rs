@@ -11,7 +11,7 @@ use crate::api::ToolsetStatus;
 use crate::api::conditions::{reasons, types};
 use crate::api::toolset::ProgramStatus;
 use crate::controller::conditions::{Builder, find};
-use crate::wire::tools::BridgeStatus;
+use crate::wire::tools::{BridgeStatus, UpstreamFault, UpstreamFaultKind};
 
 /// Programs that a status names.
 const MAX_PROGRAMS: usize = 128;
@@ -19,6 +19,8 @@ const MAX_PROGRAMS: usize = 128;
 const MAX_NAME_CHARS: usize = 63;
 /// Characters of a revision.
 const MAX_REVISION_CHARS: usize = 64;
+/// Characters of what a bridge says about its MCP server.
+const MAX_FAULT_CHARS: usize = 512;
 /// Looks without an answer of a bridge that served, before it counts as unreachable.
 pub const MAX_SILENT_LOOKS: u32 = 3;
 
@@ -130,6 +132,7 @@ fn ready(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
     let serving = |message: String| builder.build(types::READY, true, reasons::SERVING, message);
     match &facts.answer {
         BridgeAnswer::NotAsked => not_ready(reasons::STARTING, "the Service has no address yet".to_owned()),
+        BridgeAnswer::Serves(BridgeStatus { upstream: Some(fault), .. }) => upstream_condition(fault, &facts.unknown_names, builder),
         BridgeAnswer::Serves(status) => serving(serving_message(status.programs.len(), &facts.unknown_names)),
         BridgeAnswer::Silent(error, _) => match find(builder.stored, types::READY) {
             Some(stored) if is_tolerated(facts, builder.stored) => serving(stored.message.clone()),
@@ -141,12 +144,44 @@ fn ready(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
     }
 }
 
+/// The state of a Toolset whose MCP server has a fault.
+fn upstream_condition(fault: &UpstreamFault, unknown: &[String], builder: Builder<'_>) -> Condition {
+    let said = cut(&fault.message, MAX_FAULT_CHARS);
+    let (reason, serves, message) = match fault.kind {
+        UpstreamFaultKind::Unreachable if !unknown.is_empty() => {
+            let message =
+                format!("the MCP server of spec.upstream does not work: {said}. These names have no address: {}", unknown.join(", "));
+            (reasons::UPSTREAM_UNREACHABLE, false, message)
+        }
+        UpstreamFaultKind::Unreachable => {
+            (reasons::UPSTREAM_UNREACHABLE, false, format!("the MCP server of spec.upstream does not work: {said}"))
+        }
+        UpstreamFaultKind::ToolMissing => {
+            (reasons::UPSTREAM_TOOL_MISSING, false, format!("the MCP server does not offer all of spec.upstream.tools: {said}"))
+        }
+        UpstreamFaultKind::ToolRefused => (
+            reasons::UPSTREAM_TOOL_REFUSED,
+            false,
+            format!("the MCP server says something else about a tool than spec.upstream.tools[].digest, so it is not offered: {said}"),
+        ),
+        UpstreamFaultKind::ToolChanged => (
+            reasons::UPSTREAM_TOOL_CHANGED,
+            true,
+            format!("the MCP server says something else about a tool than before, and agents see what it said first: {said}"),
+        ),
+    };
+    builder.build(types::READY, serves, reason, message)
+}
+
 fn serving_message(programs: usize, unknown: &[String]) -> String {
     let served = format!("the bridge serves {programs} {}", if programs == 1 { "program" } else { "programs" });
     if unknown.is_empty() {
         return served;
     }
-    format!("{served}. These names of spec.egress.allow have no address, and cannot be reached: {}", unknown.join(", "))
+    format!(
+        "{served}. These names of spec.egress.allow or spec.upstream.url have no address, and cannot be reached: {}",
+        unknown.join(", ")
+    )
 }
 
 fn definitions_valid(facts: &ToolsetFacts, builder: Builder<'_>) -> Condition {
@@ -203,7 +238,7 @@ pub fn changes(stored: &[Condition], next: &[Condition]) -> Vec<StatusChange> {
         .filter(|next| next.reason != reasons::DEFINITIONS_LOADED && next.reason != reasons::DEFINITIONS_INVALID)
         .map(|next| StatusChange {
             // Each Toolset starts. A pod that cannot start has events of the kubelet.
-            warning: next.status == "False" && next.reason != reasons::STARTING,
+            warning: (next.status == "False" && next.reason != reasons::STARTING) || next.reason == reasons::UPSTREAM_TOOL_CHANGED,
             reason: next.reason.clone(),
             note: next.message.clone(),
         })

@@ -8,7 +8,7 @@ fn at(second: i64) -> jiff::Timestamp {
 
 fn bridge(programs: &[&str], problem: Option<&str>) -> BridgeStatus {
     let programs = programs.iter().map(|name| (*name).to_owned()).collect();
-    BridgeStatus { revision: "0123456789abcdef".into(), programs, problem: problem.map(str::to_owned) }
+    BridgeStatus { revision: "0123456789abcdef".into(), programs, problem: problem.map(str::to_owned), upstream: None }
 }
 
 fn serving() -> ToolsetFacts {
@@ -163,4 +163,30 @@ fn a_change_is_reported_once() {
     assert_eq!(told(Some(&wrong), &status(&facts, Some(&wrong))), [(true, "InvalidDefinition".into())], "another one is wrong");
     (facts.objects, facts.definitions) = (ObjectsState::NotMade, missing());
     assert_eq!(told(None, &status(&facts, None)), [(true, "ConfigMapNotFound".into())], "one event, not two");
+}
+
+#[test]
+fn a_fault_of_an_mcp_server_is_told() {
+    for (kind, state, reason, words_of_it) in [
+        (UpstreamFaultKind::Unreachable, "False", "UpstreamUnreachable", "does not work: boo"),
+        (UpstreamFaultKind::ToolMissing, "False", "UpstreamToolMissing", "does not offer all of spec.upstream.tools: boo"),
+        (UpstreamFaultKind::ToolRefused, "False", "UpstreamToolRefused", "spec.upstream.tools[].digest, so it is not offered: boo"),
+        (UpstreamFaultKind::ToolChanged, "True", "UpstreamToolChanged", "agents see what it said first: boo"),
+    ] {
+        let upstream = Some(UpstreamFault { kind, message: format!("boo{}", "x".repeat(10_000)) });
+        let facts = ToolsetFacts { answer: BridgeAnswer::Serves(BridgeStatus { upstream, ..bridge(&["search"], None) }), ..serving() };
+        let next = status(&facts, None);
+        assert_eq!(words(&next, "Ready"), is(state, reason));
+        assert!(message(&next, "Ready").contains(words_of_it) && message(&next, "Ready").len() < 1000, "{}", message(&next, "Ready"));
+        assert_eq!(words(&next, "DefinitionsValid"), is("True", "DefinitionsLoaded"));
+        let told = changes(&status(&serving(), None).conditions, &next.conditions);
+        assert!(told.len() == 1 && told[0].warning && told[0].reason == reason, "{told:?}");
+    }
+    let upstream = Some(UpstreamFault { kind: UpstreamFaultKind::Unreachable, message: "no".into() });
+    let facts = ToolsetFacts {
+        answer: BridgeAnswer::Serves(BridgeStatus { upstream, ..bridge(&["search"], None) }),
+        unknown_names: vec!["mcp.example.com".into()],
+        ..serving()
+    };
+    assert!(message(&status(&facts, None), "Ready").ends_with("These names have no address: mcp.example.com"));
 }

@@ -37,6 +37,8 @@ pub enum ArgumentType {
         max_chars: u32,
         /// Whether it may begin with a dash. Otherwise a program could take it for an option.
         leading_dash: bool,
+        /// Whether it may have several lines. No word of a command has.
+        multiline: bool,
     },
     /// A whole number.
     Integer {
@@ -70,13 +72,13 @@ impl Argument {
     pub fn check(&self, value: &Value) -> Result<Checked, Refusal> {
         let wrong_type = |expected: &str| ("type", format!("must be {expected}"));
         match &self.type_ {
-            ArgumentType::Text { pattern, written, max_chars, leading_dash } => {
+            ArgumentType::Text { pattern, written, max_chars, leading_dash, multiline } => {
                 let text = value.as_str().ok_or_else(|| wrong_type("a string"))?;
                 let count = text.chars().count();
                 if count > usize::try_from(*max_chars).unwrap_or(usize::MAX) {
                     return Err(("maxLength", format!("has {count} characters, and may have {max_chars}")));
                 }
-                check_characters(text)?;
+                check_text(text, *multiline)?;
                 if text.starts_with('-') && !leading_dash {
                     return Err(("leadingDash", "must not begin with `-`: the program would take it for an option".to_owned()));
                 }
@@ -122,8 +124,14 @@ impl Argument {
 /// Refuses characters that look like others, or like none: control characters, marks that turn the direction of a line, line separators, and
 /// texts that are not in the normal form NFC.
 pub fn check_characters(text: &str) -> Result<(), Refusal> {
+    check_text(text, false)
+}
+
+/// As [`check_characters`]. `multiline`: line feeds and tabs are allowed.
+fn check_text(text: &str, multiline: bool) -> Result<(), Refusal> {
     let name = |character: char| format!("U+{:04X}", u32::from(character));
-    if let Some(control) = text.chars().find(|character| character.is_control()) {
+    let is_refused = |character: &char| character.is_control() && !(multiline && matches!(character, '\n' | '\t'));
+    if let Some(control) = text.chars().find(is_refused) {
         return Err(("control", format!("contains the control character {}", name(control))));
     }
     if let Some(mark) = text.chars().find(|character| is_deceptive(*character)) {
@@ -133,7 +141,7 @@ pub fn check_characters(text: &str) -> Result<(), Refusal> {
 }
 
 /// Marks of direction, line separators, and the byte order mark.
-fn is_deceptive(character: char) -> bool {
+pub fn is_deceptive(character: char) -> bool {
     matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
@@ -149,7 +157,13 @@ mod tests {
 
     fn text(pattern: Option<&str>, leading_dash: bool) -> Argument {
         let compiled = pattern.map(|text| Pattern::parse(text).expect("a pattern"));
-        argument(ArgumentType::Text { pattern: compiled, written: pattern.map(str::to_owned), max_chars: 10, leading_dash })
+        argument(ArgumentType::Text {
+            pattern: compiled,
+            written: pattern.map(str::to_owned),
+            max_chars: 10,
+            leading_dash,
+            multiline: false,
+        })
     }
 
     #[test]
@@ -180,6 +194,9 @@ mod tests {
         }
         assert_eq!(text(None, true).check(&json!("-x")), Ok(Checked::Text("-x".into())));
         assert_eq!(text(Some("[a-z]+"), false).check(&json!("a;b")).expect_err("refused").0, "pattern");
+        let lines = argument(ArgumentType::Text { pattern: None, written: None, max_chars: 10, leading_dash: true, multiline: true });
+        assert_eq!(lines.check(&json!("a\n\tb")), Ok(Checked::Text("a\n\tb".into())));
+        assert_eq!(lines.check(&json!("a\r")).expect_err("refused").0, "control");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, Options, Spanned};
 
 use super::Fault;
@@ -72,6 +73,9 @@ pub struct ArgumentFields {
     pub max: Option<Spanned<i64>>,
     /// The possible texts.
     pub values: Option<Vec<Spanned<String>>>,
+    /// Whether the text may have several lines. Only tools of an upstream take such texts.
+    #[serde(default)]
+    pub multiline: bool,
 }
 
 /// The type of an argument.
@@ -119,8 +123,13 @@ pub struct EnvironmentFields {
 
 /// Reads the fields. Lines count from the first line of the file.
 pub fn parse(yaml: &str) -> Result<Fields, Fault> {
-    serde_saphyr::from_str_with_options(yaml, options()).map_err(|error| {
-        let line = error.location().map(|location| in_file(location.line()));
+    read(yaml, MAX_NODES).map_err(|Fault { line, rule, message }| Fault { line: line.map(|line| in_file(line.into())), rule, message })
+}
+
+/// Reads any fields. Lines count from the first line of `yaml`. `max_nodes`: the most values.
+pub fn read<T: DeserializeOwned>(yaml: &str, max_nodes: usize) -> Result<T, Fault> {
+    serde_saphyr::from_str_with_options(yaml, options(max_nodes)).map_err(|error| {
+        let line = error.location().map(|location| u32::try_from(location.line()).unwrap_or(u32::MAX));
         // The lines after the first show the place again.
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
@@ -133,7 +142,7 @@ pub fn in_file(line: u64) -> u32 {
     u32::try_from(line).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-fn options() -> Options {
+fn options(max_nodes: usize) -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_anchors: 0,
@@ -141,7 +150,7 @@ fn options() -> Options {
             max_merge_keys: 0,
             max_documents: 1,
             max_depth: MAX_DEPTH,
-            max_nodes: MAX_NODES,
+            max_nodes: max_nodes,
         },
         duplicate_keys: DuplicateKeyPolicy::Error,
         merge_keys: MergeKeyPolicy::Error,

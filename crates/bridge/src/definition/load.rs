@@ -15,7 +15,7 @@ use super::{Allowed, Definition, Fault, Limits};
 /// The time limit of a program whose definition says none, in seconds.
 const DEFAULT_SECONDS: u32 = 60;
 /// The most arguments of a program.
-const MAX_ARGUMENTS: usize = 64;
+pub(crate) const MAX_ARGUMENTS: usize = 64;
 /// The most words of a command.
 const MAX_WORDS: usize = 128;
 /// The most texts of an `enum`.
@@ -104,10 +104,11 @@ pub fn load(bytes: &[u8], allowed: &Allowed) -> Result<Definition, Fault> {
         credentials,
         requires_approval,
         interpreter,
+        takes_any_arguments: false,
     })
 }
 
-fn line<T>(spanned: &Spanned<T>) -> u32 {
+pub(crate) fn line<T>(spanned: &Spanned<T>) -> u32 {
     in_file(spanned.referenced.line())
 }
 
@@ -201,8 +202,17 @@ fn words(argv: Option<&[Spanned<String>]>, args: &[ArgumentFields]) -> Result<Ve
 
 /// `begins`: a word of the command begins with the argument.
 fn argument(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
-    let ArgumentFields { name, type_, description, required, pattern, max_length, leading_dash, min, max, values } = fields;
-    check_name(name, "the argument")?;
+    check_name(&fields.name, "the argument")?;
+    if fields.multiline {
+        let message = format!("{}: multiline is for the tools of an upstream: a word of a command has one line", fields.name.value);
+        return Err(Fault::new(line(&fields.name), "multiline", message));
+    }
+    argument_rules(fields, begins)
+}
+
+/// The rules for the value of an argument, whatever its name. `begins`: a word of a command begins with it.
+pub(crate) fn argument_rules(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
+    let ArgumentFields { name, type_, description, required, pattern, max_length, leading_dash, min, max, values, multiline } = fields;
     let fault = |rule, message: String| Fault::new(line(name), rule, message);
     if description.chars().count() > MAX_DESCRIPTION_CHARS || check_characters(description).is_err() {
         return Err(fault("description", format!("the description of {} is too long, or contains control characters", name.value)));
@@ -214,6 +224,7 @@ fn argument(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
     let is = |wanted: TypeName| *type_ == wanted;
     fits(pattern.is_some() && !is(TypeName::String), "pattern", "string")?;
     fits(max_length.is_some() && !is(TypeName::String), "maxLength", "string")?;
+    fits(*multiline && !is(TypeName::String), "multiline", "string")?;
     fits(min.is_some() && !is(TypeName::Integer), "min", "integer")?;
     fits(max.is_some() && !is(TypeName::Integer), "max", "integer")?;
     fits(values.is_some() && !is(TypeName::Enum), "values", "enum")?;
@@ -238,7 +249,8 @@ fn argument(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
                     .map_err(|why| Fault::new(line(pattern), "pattern", format!("pattern of {}: {why}", name.value)))
             });
             let written = pattern.as_ref().map(|pattern| pattern.value.clone());
-            ArgumentType::Text { pattern: compiled.transpose()?, written, max_chars, leading_dash: *leading_dash || !begins }
+            let leading_dash = *leading_dash || !begins;
+            ArgumentType::Text { pattern: compiled.transpose()?, written, max_chars, leading_dash, multiline: *multiline }
         }
         TypeName::Integer => {
             let (min, max) = (min.as_ref().map_or(0, |min| min.value), max.as_ref().map_or(i64::MAX, |max| max.value));
@@ -265,7 +277,7 @@ fn argument(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
     Ok(Argument { name: name.value.clone(), description: description.clone(), required: *required, type_ })
 }
 
-fn timeout(asked: Option<&Spanned<u32>>, allowed: &Allowed) -> Result<u32, Fault> {
+pub(crate) fn timeout(asked: Option<&Spanned<u32>>, allowed: &Allowed) -> Result<u32, Fault> {
     match asked {
         None => Ok(DEFAULT_SECONDS.min(allowed.max_seconds)),
         Some(seconds) if (1..=allowed.max_seconds).contains(&seconds.value) => Ok(seconds.value),
@@ -277,7 +289,7 @@ fn timeout(asked: Option<&Spanned<u32>>, allowed: &Allowed) -> Result<u32, Fault
     }
 }
 
-fn limits(fields: &LimitFields) -> Result<Limits, Fault> {
+pub(crate) fn limits(fields: &LimitFields) -> Result<Limits, Fault> {
     let LimitFields { stdout_bytes, stderr_bytes, concurrency, per_agent_per_minute } = fields;
     let within = |asked: &Option<Spanned<u64>>, field: &'static str, least: u64, most: u64, default: u64| match asked {
         None => Ok(default),

@@ -51,6 +51,8 @@ pub struct Definition {
     pub requires_approval: bool,
     /// Whether the program may be a shell or an interpreter.
     pub interpreter: bool,
+    /// Whether a call may give any arguments: those of a tool of an upstream without rules. A program takes only those that are declared.
+    pub takes_any_arguments: bool,
 }
 
 /// Limits of a program.

@@ -17,6 +17,7 @@ use crate::api::toolset::AuditSink;
 use crate::api::{Toolset, names};
 use crate::controller::compute_defaults::{ComputeDefaults, complete};
 use crate::controller::supervised::Supervised;
+use crate::controller::toolset::upstream;
 use crate::wire::{BRIDGE_AUDIENCE, CA_FILE};
 
 /// Name of the container of the bridge and of the programs.
@@ -64,8 +65,9 @@ pub fn template(toolset: &Toolset, definitions: &str, supervised: &Supervised) -
     PodTemplateSpec {
         metadata: Some(ObjectMeta { labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() }),
         spec: Some(PodSpec {
-            init_containers: Some(vec![install_container(supervised)]),
-            containers: vec![bridge_container(toolset)],
+            // The tools of an upstream need no image but ours.
+            init_containers: toolset.spec.upstream.is_none().then(|| vec![install_container(supervised)]),
+            containers: vec![bridge_container(toolset, supervised)],
             service_account_name: Some(account_name(toolset)),
             // Programs such as kubectl use the token of an account that the Toolset names. Ours has no permissions.
             automount_service_account_token: Some(toolset.spec.service_account_name.is_some()),
@@ -104,7 +106,11 @@ fn install_container(supervised: &Supervised) -> Container {
     }
 }
 
-fn bridge_container(toolset: &Toolset) -> Container {
+fn bridge_container(toolset: &Toolset, supervised: &Supervised) -> Container {
+    let (image, pull_policy) = match toolset.spec.upstream {
+        Some(_) => (Some(supervised.image.clone()), Some(supervised.pull_policy.clone())),
+        None => (toolset.spec.image.clone(), None),
+    };
     let port = |name: &str, number: u16| ContainerPort {
         name: Some(name.into()),
         container_port: number.into(),
@@ -113,7 +119,8 @@ fn bridge_container(toolset: &Toolset) -> Container {
     };
     Container {
         name: BRIDGE_CONTAINER.into(),
-        image: Some(toolset.spec.image.clone()),
+        image,
+        image_pull_policy: pull_policy,
         command: Some(command(toolset)),
         ports: Some(vec![port("bridge", BRIDGE_PORT), port("http", HEALTH_PORT)]),
         readiness_probe: Some(Probe { period_seconds: Some(5), ..probe("/readyz") }),
@@ -129,30 +136,54 @@ fn bridge_container(toolset: &Toolset) -> Container {
 
 fn command(toolset: &Toolset) -> Vec<String> {
     let spec = &toolset.spec;
-    let mut words = vec![format!("{BIN_DIR}/spillway"), "bridge".to_owned()];
+    let executable = if spec.upstream.is_some() { OWN_EXECUTABLE.to_owned() } else { format!("{BIN_DIR}/spillway") };
+    let mut words = vec![executable, "bridge".to_owned()];
     let mut option = |name: &str, value: String| words.extend([format!("--{name}"), value]);
-    option("definitions", DEFINITIONS_DIR.to_owned());
+    match &spec.upstream {
+        Some(upstream) => option("upstream-config", upstream::argument(upstream)),
+        None => option("definitions", DEFINITIONS_DIR.to_owned()),
+    }
     option("listen", format!("0.0.0.0:{BRIDGE_PORT}"));
     option("gateway-ca", format!("{CA_DIR}/{CA_FILE}"));
     option("identity-token", format!("{IDENTITY_DIR}/token"));
     option("health-listen", format!("0.0.0.0:{HEALTH_PORT}"));
-    for path in &spec.allowed_commands {
+    for path in spec.allowed_commands() {
         option("allow", path.clone());
     }
-    for credential in spec.credentials.iter().flatten() {
-        option("credential", format!("{}={CREDENTIALS_DIR}/{}/{}", credential.name, credential.name, credential.key()));
+    for MountedCredential { name, key, secret: _ } in credentials(toolset) {
+        option("credential", format!("{name}={CREDENTIALS_DIR}/{name}/{key}"));
     }
     if spec.service_account_name.is_some() {
         option("service-account", SERVICE_ACCOUNT_DIR.to_owned());
     }
     option("max-seconds", spec.max_execution_seconds().to_string());
-    option("work-folder", WORK_DIR.to_owned());
+    if spec.upstream.is_none() {
+        option("work-folder", WORK_DIR.to_owned());
+    }
     option("log-format", "json".to_owned());
     if audit_claim(toolset).is_some() {
         option("audit-file", format!("{AUDIT_DIR}/audit.jsonl"));
     }
-    words.push("--require-sandbox".to_owned());
+    if spec.upstream.is_none() {
+        words.push("--require-sandbox".to_owned());
+    }
     words
+}
+
+/// A credential in a file of the pod.
+struct MountedCredential<'a> {
+    name: &'a str,
+    secret: &'a str,
+    key: &'a str,
+}
+
+/// Those of programs, or that of the upstream.
+fn credentials(toolset: &Toolset) -> Vec<MountedCredential<'_>> {
+    let of_programs = toolset.spec.credentials.iter().flatten();
+    let of_programs = of_programs.map(|one| MountedCredential { name: &one.name, secret: &one.secret_ref.name, key: one.key() });
+    let of_upstream = toolset.spec.upstream.iter().filter_map(|upstream| upstream.credentials_ref.as_ref());
+    let of_upstream = of_upstream.map(|one| MountedCredential { name: upstream::CREDENTIAL_NAME, secret: &one.name, key: one.key() });
+    of_programs.chain(of_upstream).collect()
 }
 
 /// The PersistentVolumeClaim of the audit log.
@@ -171,10 +202,16 @@ fn credential_volume(place: usize) -> String {
 
 fn mounts(toolset: &Toolset) -> Vec<VolumeMount> {
     let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
-    let mut all =
-        vec![read(BIN_VOLUME.0, BIN_DIR), read("definitions", DEFINITIONS_DIR), read("ca", CA_DIR), read("identity", IDENTITY_DIR)];
-    all.extend(SCRATCH_VOLUMES.map(|(name, path, _)| mount(name, path)));
-    for (place, credential) in toolset.spec.credentials.iter().flatten().enumerate() {
+    let has_programs = toolset.spec.upstream.is_none();
+    let mut all = Vec::new();
+    if has_programs {
+        all.extend([read(BIN_VOLUME.0, BIN_DIR), read("definitions", DEFINITIONS_DIR)]);
+    }
+    all.extend([read("ca", CA_DIR), read("identity", IDENTITY_DIR)]);
+    if has_programs {
+        all.extend(SCRATCH_VOLUMES.map(|(name, path, _)| mount(name, path)));
+    }
+    for (place, credential) in credentials(toolset).iter().enumerate() {
         all.push(read(&credential_volume(place), &format!("{CREDENTIALS_DIR}/{}", credential.name)));
     }
     all.extend(audit_claim(toolset).map(|_| mount("audit", AUDIT_DIR)));
@@ -203,20 +240,25 @@ fn volumes(toolset: &Toolset) -> Vec<Volume> {
     };
     let token = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
     let ca = ConfigMapVolumeSource { name: names::CA_CONFIG_MAP.into(), ..ConfigMapVolumeSource::default() };
-    let definitions = toolset.spec.definitions.iter().map(|entry| config_map(&entry.config_map_ref.name)).collect();
-    let mut all = vec![
-        empty(BIN_VOLUME),
-        projected("definitions", None, definitions),
+    let definitions = toolset.spec.definitions().iter().map(|entry| config_map(&entry.config_map_ref.name)).collect();
+    let has_programs = toolset.spec.upstream.is_none();
+    let mut all = Vec::new();
+    if has_programs {
+        all.extend([empty(BIN_VOLUME), projected("definitions", None, definitions)]);
+    }
+    all.extend([
         Volume { name: "ca".into(), config_map: Some(ca), ..Volume::default() },
         projected("identity", Some(PRIVATE_MODE), vec![token]),
-    ];
-    all.extend(SCRATCH_VOLUMES.map(empty));
-    for (place, credential) in toolset.spec.credentials.iter().flatten().enumerate() {
-        let key = credential.key().to_owned();
+    ]);
+    if has_programs {
+        all.extend(SCRATCH_VOLUMES.map(empty));
+    }
+    for (place, credential) in credentials(toolset).iter().enumerate() {
+        let key = credential.key.to_owned();
         all.push(Volume {
             name: credential_volume(place),
             secret: Some(SecretVolumeSource {
-                secret_name: Some(credential.secret_ref.name.clone()),
+                secret_name: Some(credential.secret.to_owned()),
                 default_mode: Some(PRIVATE_MODE),
                 items: Some(vec![KeyToPath { key: key.clone(), path: key, mode: None }]),
                 optional: None,

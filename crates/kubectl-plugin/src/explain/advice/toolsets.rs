@@ -15,6 +15,28 @@ pub(super) const TOOLSET_ADVICE: &[(&str, Advice)] = &[
         reasons::BRIDGE_UNREACHABLE,
         Do("the controller gets no answer from the bridge: check the NetworkPolicies of the namespace and the log of the bridge's pod"),
     ),
+    (
+        reasons::UPSTREAM_UNREACHABLE,
+        Do(
+            "the bridge gets no tools from the MCP server of spec.upstream: check the server, its address, the credential, and the NetworkPolicies",
+        ),
+    ),
+    (
+        reasons::UPSTREAM_TOOL_MISSING,
+        Do("correct the names in spec.upstream.tools, or have the MCP server offer the tools that the message names"),
+    ),
+    (
+        reasons::UPSTREAM_TOOL_REFUSED,
+        Do(
+            "read what the MCP server says about the tool now; if that is right, set the digest of the message in spec.upstream.tools[].digest",
+        ),
+    ),
+    (
+        reasons::UPSTREAM_TOOL_CHANGED,
+        Do(
+            "read what the MCP server says about the tool now; if that is right, restart the bridge: `kubectl rollout restart deployment NAME-toolset`",
+        ),
+    ),
     (reasons::INVALID_SPEC, Do("change the field that the message names. What was served before is served further")),
     (
         reasons::OBJECT_REFUSED,
