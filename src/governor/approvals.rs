@@ -10,12 +10,11 @@ use kube::ResourceExt as _;
 use serde_json::json;
 use spillway_conversion::tool_approval::{answers, questions, status};
 
-use super::caller::Caller;
+use super::caller::{Caller, is_over};
 use super::work::common::turn;
 use crate::api::Agent;
 use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
-use crate::controller::agent::is_given_up;
 use crate::policy::tool_approval::{
     self, Call, Facts, HeldItem, NewQuestion, News, Question, Reviewed, State, Verdict, next_change, review,
 };
@@ -25,6 +24,8 @@ use crate::wire::{Code, Refusal};
 
 /// Attempts at a write that conflicts with other writers of the Agent.
 const MAX_WRITE_ATTEMPTS: usize = 5;
+/// How often the questions of an agent are looked at: not every loss of a lease wakes the reconciler of the agent that had it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// The most characters of the arguments in an event.
 const MAX_EVENT_ARGUMENTS_CHARS: usize = 300;
 /// The most characters of the name of a program in the status.
@@ -90,7 +91,7 @@ pub async fn look(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<O
         settle(key, agent.metadata.uid.as_deref(), context, decide).await?.map(|(questions, ())| questions).unwrap_or_default()
     };
     let wait = |at: i64| Duration::from_secs(u64::try_from(at.saturating_sub(now())).unwrap_or(0).max(1));
-    Ok(next_change(&left).map(wait))
+    Ok(next_change(&left).map(|at| wait(at).min(LOOK_INTERVAL)))
 }
 
 /// Decides from the live object, and stores the questions if they differ. Then people hear of it. `None`: the Agent is gone.
@@ -132,8 +133,7 @@ async fn settle<T>(
 
 /// Decides about the questions of an agent as it is stored.
 fn with_facts<T>(agent: &Agent, key: &ObjectKey, context: &Context, decide: impl FnOnce(&[Question], &Facts<'_>) -> T) -> T {
-    let over = agent.has_ended() || agent.status.as_ref().is_some_and(is_given_up);
-    let caller = agent.caller_uid().filter(|_| !over);
+    let caller = agent.caller_uid().filter(|_| !is_over(agent));
     let leases_known = context.work_index.is_ready() && !context.replay_window_open();
     let may_act = |call: &Call| {
         let holds = |item: &HeldItem| {
