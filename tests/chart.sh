@@ -194,7 +194,7 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are ten of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 10
+check "there are eleven of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 11
 check "the one on what is not supported warns and refuses nothing" says "validationActions: [Warn]" without_crds --show-only templates/unsupportedpolicy.yaml
 pod_security() { without_crds --show-only templates/podsecuritypolicy.yaml "$@"; }
 check "the one on the namespaces of pools warns and refuses nothing" says "validationActions: [Warn]" pod_security
