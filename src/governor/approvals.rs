@@ -34,7 +34,7 @@ const MAX_PROGRAM_CHARS: usize = 63;
 const EVENT_ACTION: &str = "Approve";
 
 /// A call that needs an approval.
-pub struct Asked {
+pub struct ApprovalRequest {
     /// The Toolset.
     pub toolset: String,
     /// The call.
@@ -46,8 +46,8 @@ pub struct Asked {
 }
 
 /// Answers a gateway's question whether a call may run. The agent may act, and its pool lists the Toolset.
-pub async fn ask(caller: &Caller, agent: &Agent, asked: Asked, context: &Context) -> Result<ApprovalVerdict, Refusal> {
-    let Asked { toolset, call: CallToApprove { id: digest, program, arguments }, item, timeout_seconds } = asked;
+pub async fn ask(caller: &Caller, agent: &Agent, asked: ApprovalRequest, context: &Context) -> Result<ApprovalVerdict, Refusal> {
+    let ApprovalRequest { toolset, call: CallToApprove { id: digest, program, arguments }, item, timeout_seconds } = asked;
     let call = Call {
         digest,
         toolset,

@@ -51,7 +51,7 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
     })?;
     let held = lease_check::lease_of(caller, item.as_ref(), context);
     if let Some(call) = to_approve {
-        let asked = approvals::Asked { toolset, call, item: held, timeout_seconds: served.approval_timeout_seconds };
+        let asked = approvals::ApprovalRequest { toolset, call, item: held, timeout_seconds: served.approval_timeout_seconds };
         return Ok(serde_json::json!(approvals::ask(caller, &agent, asked, context).await?));
     }
     let target = ToolsetTarget { address: served.address.to_string(), service_account: served.service_account, item: held };

@@ -134,10 +134,10 @@ fn a_full_list_takes_no_question_until_one_is_over() {
 #[derive(Clone, Debug)]
 enum Event {
     /// A gateway asks for one of the calls. The leader may decide from a stale list, end before its write, or end after it.
-    Ask { call: usize, stale: bool, fate: Fate },
+    Ask { call: usize, stale: bool, outcome: WriteOutcome },
     /// The reconciler looks.
-    Review { stale: bool, fate: Fate },
-    /// A person answers a question that was ever asked, for a Toolset.
+    Review { stale: bool, outcome: WriteOutcome },
+    /// A person answers one of the last questions, counted from the newest, for a Toolset.
     Answer { question: usize, toolset: usize, approve: bool },
     /// Answers are pruned.
     Prune,
@@ -148,7 +148,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum WriteOutcome {
     /// The write is made, and its answer arrives.
     Told,
     /// The write is made, and its answer is lost.
@@ -158,11 +158,11 @@ enum Fate {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let fate = || prop_oneof![4 => Just(Fate::Told), 1 => Just(Fate::Lost), 1 => Just(Fate::Crashed)];
+    let outcome = || prop_oneof![4 => Just(WriteOutcome::Told), 1 => Just(WriteOutcome::Lost), 1 => Just(WriteOutcome::Crashed)];
     let event = prop_oneof![
-        6 => (0..4usize, prop::bool::weighted(0.2), fate()).prop_map(|(call, stale, fate)| Event::Ask { call, stale, fate }),
-        2 => (prop::bool::weighted(0.2), fate()).prop_map(|(stale, fate)| Event::Review { stale, fate }),
-        4 => (0..40usize, 0..2usize, prop::bool::weighted(0.7))
+        6 => (0..4usize, prop::bool::weighted(0.2), outcome()).prop_map(|(call, stale, outcome)| Event::Ask { call, stale, outcome }),
+        2 => (prop::bool::weighted(0.2), outcome()).prop_map(|(stale, outcome)| Event::Review { stale, outcome }),
+        4 => (0..4usize, 0..2usize, prop::bool::weighted(0.7))
             .prop_map(|(question, toolset, approve)| Event::Answer { question, toolset, approve }),
         1 => Just(Event::Prune),
         2 => (1..70i64).prop_map(Event::Wait),
@@ -185,11 +185,11 @@ proptest! {
         let mut asked = Vec::<Question>::new();
         let mut runs = BTreeMap::<String, u32>::new();
         for event in events {
-            let (ask_for, stale, fate) = match event {
-                Event::Ask { call, stale, fate } => (Some(call), stale, fate),
-                Event::Review { stale, fate } => (None, stale, fate),
+            let (ask_for, stale, outcome) = match event {
+                Event::Ask { call, stale, outcome } => (Some(call), stale, outcome),
+                Event::Review { stale, outcome } => (None, stale, outcome),
                 Event::Answer { question, toolset, approve } => {
-                    if let Some(question) = asked.get(question) {
+                    if let Some(question) = asked.iter().rev().nth(question) {
                         let decision = if approve { Decision::Approve } else { Decision::Deny };
                         let said = answer(&question.id, toolsets[toolset], decision);
                         answers.retain(|answer| answer.id != said.id);
@@ -233,7 +233,7 @@ proptest! {
             let approves = matches!(verdict, Some(Verdict::Approved { .. }));
             prop_assert!(changes || !approves, "an approval is used by a write");
             earlier = (version, stored.clone());
-            if changes && (fate == Fate::Crashed || read_version != version) {
+            if changes && (outcome == WriteOutcome::Crashed || read_version != version) {
                 continue; // nothing was stored, so nothing is told
             }
             if changes {
