@@ -9,6 +9,7 @@
 
 mod support;
 
+mod approvals;
 mod artifacts;
 mod bombs;
 mod breakers;
