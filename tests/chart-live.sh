@@ -147,6 +147,27 @@ rights_and_policies() {
         check "controller: around that bridge alone" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy other-toolset "$ours" '"spec":{"podSelector":{"matchLabels":{'"$pods"'}}}'
         check "controller: not around others' pods" refused "for the bridge of that Toolset only" made "$controller" networking.k8s.io/v1:NetworkPolicy tools-toolset "$ours" '"spec":{"podSelector":{}}'
     }
+    # Answers to calls of privileged programs: from a user with the right, under the user's own name, on an Agent that exists.
+    approvals() {
+        local own=spillway.dev/v1alpha1:Agent
+        # answer USER NAME TOOLSET [ID] : the answer that names a user
+        answer() { printf '{"id":"%s","toolset":"%s","decision":"Approve","user":"%s"}' "${4:-a1}" "$3" "$2"; }
+        answers() { local user=$1; shift; local IFS=,; as "$user" patch agent worker --type=merge -p '{"spec":{"toolApprovals":['"$*"']}}'; }
+        role test-approver '{apiGroups: [spillway.dev], resources: [toolsets], resourceNames: [deploy], verbs: [approve]}' test-approver > /dev/null
+        kubectl create rolebinding -n "$live" test-approver-edit --clusterrole=edit --user=test-approver > /dev/null
+        made_agent() { printf '{"apiVersion":"spillway.dev/v1alpha1","kind":"Agent","metadata":{"name":"worker"},"spec":{"poolRef":{"name":"p"}}}' | as test-editor create -f -; }
+        check "approvals: a team makes an Agent" soon made_agent
+        check "approvals: none without the right" soon refused "needs the right to approve the Toolset deploy" answers test-editor "$(answer test-editor test-editor deploy)"
+        check "approvals: with it under the own name" soon answers test-approver "$(answer test-approver test-approver deploy)"
+        check "approvals: under no other name" refused "must be the name of the user" answers test-approver "$(answer test-approver test-editor deploy a2)"
+        check "approvals: for no other Toolset" refused "needs the right to approve the Toolset other" answers test-approver "$(answer test-approver test-approver other a3)"
+        check "approvals: for one Toolset in a request" refused "one Toolset only" answers test-approver "$(answer test-approver test-approver deploy a4)" "$(answer test-approver test-approver other a5)"
+        check "approvals: the controller has no right" refused "needs the right to approve" answers "$controller" "$(answer "$controller" "$controller" deploy a6)"
+        check "approvals: nobody changes another user's answer" refused "must be the name of the user" answers test-editor '{"id":"a1","toolset":"deploy","decision":"Deny","user":"test-approver"}'
+        check "approvals: other changes are not checked" as test-editor patch agent worker --type=merge -p '{"spec":{"paused":true}}'
+        check "approvals: and old answers are removed" answers test-editor
+        check "approvals: no Agent is created with one" refused "created without answers" made test-approver "$own" new '"a":"b"' '"spec":{"poolRef":{"name":"p"},"toolApprovals":['"$(answer test-approver test-approver deploy)"']}'
+    }
     # Checks the rights of tests/rights.txt, with one question to the server for each verb.
     the_matrix() {
         local who where resource name verbs verb user groups namespace named full group sub
@@ -266,6 +287,8 @@ rights_and_policies() {
     check "services: and nothing else at the gateways" refused "own Services is refused" artifacts test-editor /openapi.json
     check "services: also not by a path that leads away" refused "own Services is refused" artifacts test-editor /people/v1/artifacts/../../openapi.json
     check "services: and these to who may open agents" refused "no endpoints available" proxy test-opener $release-gateway
+
+    if kubectl get crd agents.spillway.dev > /dev/null 2>&1; then approvals; fi
 
     # The controller's own policies restrict the rights that roles cannot bind to names.
     own_pods

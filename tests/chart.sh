@@ -194,7 +194,7 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are ten of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 10
+check "there are eleven of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 11
 check "the one on what is not supported warns and refuses nothing" says "validationActions: [Warn]" without_crds --show-only templates/unsupportedpolicy.yaml
 pod_security() { without_crds --show-only templates/podsecuritypolicy.yaml "$@"; }
 check "the one on the namespaces of pools warns and refuses nothing" says "validationActions: [Warn]" pod_security
@@ -321,6 +321,13 @@ check "view may not" lacks attach view_rules
 grants_role() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed -n '/name: spillway-grants/,$p'; }
 check "who may make grants has a role of its own" says grants grants_role
 check "which is added to no other" lacks aggregate-to grants_role
+check "edit cannot approve calls of privileged programs" lacks approve edit_rules
+approver_role() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed -n '/name: spillway-approver/,/^---/p'; }
+check "who approves them has a role of its own" says "verbs: [get, list, watch, approve]" approver_role
+check "which admin has too" says aggregate-to-admin approver_role
+check "and edit has not" lacks aggregate-to-edit approver_role
+own_rules() { without_crds --show-only templates/rbac.yaml | grep -v '^#'; }
+check "nor has an account of Spillway" lacks approve own_rules
 every_rule() { without_crds --show-only templates/aggregated.yaml --show-only templates/rbac.yaml | grep -v '^#'; }
 check "no role opens agents' pods" lacks exec every_rule
 

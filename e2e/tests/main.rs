@@ -12,6 +12,7 @@
 mod bridge;
 mod support;
 
+mod approvals;
 mod artifacts;
 mod bombs;
 mod breakers;

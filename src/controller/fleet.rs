@@ -12,6 +12,7 @@ use super::conditions::find;
 use super::stores::{AgentObject, PoolObject};
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
+use crate::api::tool_approval::ToolApprovalState;
 use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::telemetry::{FleetCounts, Metrics, PoolStanding};
@@ -54,6 +55,8 @@ struct SeenAgent {
     pod_uid: Option<String>,
     /// The state of its sandbox. Unset for an agent that has ended.
     sandbox: Option<&'static str>,
+    /// Its calls of privileged programs that wait for approval.
+    waiting_approvals: u64,
 }
 
 #[derive(Default)]
@@ -67,6 +70,7 @@ struct Pool {
     max_agents: u64,
     phases: BTreeMap<&'static str, u64>,
     sandboxes: BTreeMap<&'static str, u64>,
+    waiting_approvals: u64,
 }
 
 impl Pool {
@@ -176,6 +180,7 @@ impl Fleet {
                 PoolStanding {
                     desired: pool.desired,
                     live: pool.live(),
+                    waiting_approvals: pool.waiting_approvals,
                     phases: pool.phases.clone(),
                     tripped,
                     sandboxes: pool.sandboxes.clone(),
@@ -251,6 +256,7 @@ impl State {
             phase,
             pod_uid: caller.clone().filter(|_| !over),
             sandbox: (!over).then(|| sandbox_label(agent)),
+            waiting_approvals: if over { 0 } else { waiting_approvals(agent) },
         };
         let before = self.agents.insert(key.clone(), now.clone());
         let of_pool = ObjectKey { namespace: key.namespace, name: now.pool };
@@ -260,6 +266,7 @@ impl State {
         }
         *pool.phases.entry(phase_label(phase)).or_default() += 1;
         now.sandbox.into_iter().for_each(|state| *pool.sandboxes.entry(state).or_default() += 1);
+        pool.waiting_approvals += now.waiting_approvals;
         let life = before.as_ref().and_then(|before| before.pod_uid.clone());
         // An earlier leader has counted the agents of the first list.
         if before.is_none() && !self.listed {
@@ -294,8 +301,9 @@ impl State {
 }
 
 impl Pool {
-    /// Removes one agent from its phase, and from the state of its sandbox.
+    /// Removes one agent from its phase, from the state of its sandbox, and its calls that wait.
     fn remove_one(&mut self, agent: &SeenAgent) {
+        self.waiting_approvals = self.waiting_approvals.saturating_sub(agent.waiting_approvals);
         remove_one_of(&mut self.phases, phase_label(agent.phase));
         agent.sandbox.into_iter().for_each(|state| remove_one_of(&mut self.sandboxes, state));
     }
@@ -324,6 +332,12 @@ fn sandbox_label(agent: &Agent) -> &'static str {
         },
         _ => "Unknown",
     }
+}
+
+/// How many calls of privileged programs wait for approval.
+fn waiting_approvals(agent: &Agent) -> u64 {
+    let all = agent.status.iter().flat_map(|status| status.tool_approvals.iter().flatten());
+    all.map(|approval| u64::from(approval.state == ToolApprovalState::Waiting)).sum()
 }
 
 fn phase_label(phase: Option<AgentPhase>) -> &'static str {

@@ -177,3 +177,29 @@ fn the_sandboxes_of_living_agents_are_counted_by_their_state() {
     fleet.agent_gone(&with("b", "Idle", "False", "SandboxDegraded"));
     assert_eq!(look(), [state("Enforced", 2)], "ended and removed agents count nowhere");
 }
+
+#[test]
+fn calls_of_living_agents_that_wait_for_approval_are_counted() {
+    let (fleet, metrics) = fleet();
+    let asking = |name: &str, phase: &str, states: &[&str]| {
+        let Tolerant(Ok(mut found)) = agent(name, Some(phase), Some("pod"), &[]) else { panic!("an Agent") };
+        let call = |state: &&str| {
+            json!({"id": state, "call": "d", "toolset": "t", "program": "p", "arguments": "{}", "podUid": "pod", "state": state,
+                "requestTime": "2026-01-01T00:00:00Z", "expireTime": "2026-01-01T00:15:00Z"})
+        };
+        let calls: Vec<Value> = states.iter().map(call).collect();
+        found.status.as_mut().expect("a status").tool_approvals = Some(serde_json::from_value(json!(calls)).expect("calls"));
+        Tolerant(Ok(found))
+    };
+    let look = || {
+        fleet.measure([]);
+        lines(&metrics, "spillway_pool_approvals_waiting{")
+    };
+    fleet.agent(&asking("a", "Active", &["Waiting", "Used", "Denied"]));
+    fleet.agent(&asking("b", "Active", &["Waiting"]));
+    assert_eq!(look(), ["spillway_pool_approvals_waiting{} 2"]);
+    fleet.agent(&asking("a", "Active", &["Approved", "TimedOut"]));
+    assert_eq!(look(), ["spillway_pool_approvals_waiting{} 1"]);
+    fleet.agent(&asking("b", "Stopped", &["Waiting"]));
+    assert_eq!(look(), ["spillway_pool_approvals_waiting{} 0"], "nobody waits for a call of an agent that ended");
+}

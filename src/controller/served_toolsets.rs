@@ -16,6 +16,8 @@ pub struct ServedToolset {
     pub address: SocketAddr,
     /// ServiceAccount of its pods, in the namespace of the Toolset.
     pub service_account: String,
+    /// Seconds in which a person can approve a call.
+    pub approval_timeout_seconds: i32,
 }
 
 /// The bridges of all Toolsets.
@@ -55,7 +57,8 @@ mod tests {
     #[test]
     fn it_holds_the_bridges_of_toolsets_that_exist() {
         let key = |name: &str| ObjectKey { namespace: "team".into(), name: name.into() };
-        let served = ServedToolset { address: ([10, 0, 0, 1], 443).into(), service_account: "a-toolset".into() };
+        let served =
+            ServedToolset { address: ([10, 0, 0, 1], 443).into(), service_account: "a-toolset".into(), approval_timeout_seconds: 900 };
         let toolsets = ServedToolsets::default();
         toolsets.set(key("a"), served.clone());
         toolsets.set(key("b"), served.clone());

@@ -3,7 +3,6 @@
 //! the user of its token registered that agent. The module also reads the stored desired state of an agent.
 
 use crate::api::Agent;
-use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
 use crate::cluster::token::ExternalUser;
 use crate::cluster::{Error, ObjectKey};
@@ -77,13 +76,16 @@ fn not_an_agent(caller: &Caller) -> Refusal {
     Refusal::new(Code::NotAnAgent, message)
 }
 
+/// Whether an agent has ended, or its end is decided.
+pub fn is_over(agent: &Agent) -> bool {
+    agent.has_ended() || agent.status.as_ref().is_some_and(is_given_up)
+}
+
 /// Whether `agent` is the caller and is alive.
 fn judge(agent: Option<&Agent>, caller: &Caller) -> Result<(), Refusal> {
     let is = |agent: &Agent| agent.caller_uid() == Some(&caller.uid) && registered(agent, caller.external.as_ref());
     let Some(agent) = agent.filter(|agent| is(agent)) else { return Err(not_an_agent(caller)) };
-    let status = agent.status.as_ref();
-    let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(is_given_up);
-    if ended { Err(Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls")) } else { Ok(()) }
+    if is_over(agent) { Err(Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls")) } else { Ok(()) }
 }
 
 /// Whether this user registered `agent`, for the pool that the user may register agents of. A pod registers no agents.

@@ -3,8 +3,8 @@
 //! may spend.
 //!
 //! Its memory may be lost at any moment. State that must survive is in the status of objects, which their reconcilers
-//! write. Of an Agent's status the governor writes only `tokens`. For everything else it wakes the reconciler, and
-//! answers when the reconciler has stored the change.
+//! write. Of an Agent's status the governor writes only `tokens` and `toolApprovals`. For everything else it wakes the
+//! reconciler, and answers when the reconciler has stored the change.
 //!
 //! | file | for |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | [`preflight`] | whether an agent is fit for work |
 //! | `sandbox` | what the sandboxes of agents refused |
 //! | `sandbox_offer` | what an agent's sandbox can give to an item |
+//! | [`approvals`] | calls of privileged programs that a person approves |
 //! | [`caller`] | whether a pod, or a process outside the cluster, is the agent that it claims to be |
 //! | [`calls`] | the calls of agents |
 //! | `agent_creation` | common parts of the calls that create an Agent |
@@ -30,6 +31,7 @@
 //! | [`server`] | the HTTPS server for gateways |
 
 mod agent_creation;
+pub mod approvals;
 pub mod breaker;
 pub mod budget;
 pub mod bulkheads;

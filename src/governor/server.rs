@@ -134,9 +134,6 @@ async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Res
     if row.call == Call::Git {
         return Ok(json_response(&git::of_agent(&caller, &bytes, context).await?));
     }
-    if row.call == Call::Tools {
-        return Ok(json_response(&tools::of_agent(&caller, &bytes, context).await?));
-    }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);
     // The call runs to its end even if the gateway hangs up. The result of a write that is dropped midway is unknown.
@@ -145,6 +142,9 @@ async fn route_request(governor: &Arc<Governor>, request: Request) -> Result<Res
         let _room = room;
         if call == Call::Artifacts {
             return work::artifacts::of_agent(&caller, &bytes, &context).await.map(Some);
+        }
+        if call == Call::Tools {
+            return tools::of_agent(&caller, &bytes, &context).await.map(Some);
         }
         if call == Call::WorkReplay {
             return work::replay::replay(&caller, &bytes, &context).await.map(Some);

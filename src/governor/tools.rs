@@ -1,4 +1,4 @@
-//! Tools: which Toolsets an agent may call, by its pool, and where their bridges are.
+//! Tools: which Toolsets an agent may call, by its pool, where their bridges are, and whether a person has approved a call.
 //!
 //! It must not read a request of MCP: bridges do.
 
@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::caller::{Caller, identify};
-use super::lease_check;
+use super::{approvals, lease_check};
 use crate::api::AgentPoolSpec;
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
@@ -26,12 +26,16 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
         return Err(Refusal::new(Code::NotAllowed, "agents outside the cluster start a bridge of their own (spillway bridge)"));
     }
     let ToolsetRequest { toolset, item, step } = body::read(bytes)?;
-    if step == ToolStep::Rejected {
-        let words = format!("Toolset/{toolset} rejected a call");
-        context.live.raise(&caller.uid, Signal::RuleViolated(Violation::ToolRejected), Some(words));
-        context.wake.agent(&caller.key);
-        return Ok(Value::Null);
-    }
+    let to_approve = match step {
+        ToolStep::Rejected => {
+            let words = format!("Toolset/{toolset} rejected a call");
+            context.live.raise(&caller.uid, Signal::RuleViolated(Violation::ToolRejected), Some(words));
+            context.wake.agent(&caller.key);
+            return Ok(Value::Null);
+        }
+        ToolStep::Call => None,
+        ToolStep::Approval(call) => Some(call),
+    };
     lease_check::may_act(caller, &agent, item.as_ref(), context)?;
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
@@ -46,6 +50,10 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
         Refusal::new(Code::DestinationUnreachable, message).retry_after(RETRY_SECONDS)
     })?;
     let held = lease_check::lease_of(caller, item.as_ref(), context);
+    if let Some(call) = to_approve {
+        let asked = approvals::ApprovalRequest { toolset, call, item: held, timeout_seconds: served.approval_timeout_seconds };
+        return Ok(serde_json::json!(approvals::ask(caller, &agent, asked, context).await?));
+    }
     let target = ToolsetTarget { address: served.address.to_string(), service_account: served.service_account, item: held };
     Ok(serde_json::json!(target))
 }

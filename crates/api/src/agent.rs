@@ -10,7 +10,9 @@ use serde_with::skip_serializing_none;
 use crate::agent_pool::AgentPool;
 use crate::budget::Ledger;
 use crate::schema::never_decreases_rule;
+pub use crate::shared::CurrentItem;
 use crate::shared::LocalRef;
+use crate::tool_approval::{ToolAnswer, ToolApproval};
 
 /// Desired state of one agent.
 #[skip_serializing_none]
@@ -88,6 +90,10 @@ pub struct AgentSpec {
     /// Set if the agent runs outside the cluster: it has no pod, and its process registered with the gateway. The leader creates such
     /// Agents for pools with `external`.
     pub external: Option<ExternalProcess>,
+    /// Answers to calls of privileged programs that wait for approval (`status.toolApprovals`). An answer needs the right `approve` on the
+    /// Toolset. Answers whose ids are no more in the status have no effect.
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub tool_approvals: Option<Vec<ToolAnswer>>,
 }
 
 /// The process of an agent outside the cluster.
@@ -225,20 +231,6 @@ pub struct Goodbye {
     /// Reason that the agent gave.
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
-}
-
-/// The item that an agent holds.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CurrentItem {
-    /// Name of the WorkItem.
-    #[schemars(length(max = 253))]
-    pub name: String,
-    /// Uid of the WorkItem.
-    #[schemars(length(max = 64))]
-    pub uid: String,
-    /// Epoch of the lease under which the agent holds it.
-    pub epoch: i64,
 }
 
 /// Lifetime tokens of an agent.
@@ -384,6 +376,9 @@ pub struct AgentStatus {
     /// The last 5 interventions of the supervisor, the newest last.
     #[schemars(length(max = 5))]
     pub interventions: Option<Vec<InterventionRecord>>,
+    /// Calls of privileged programs that a person approves, the newest last.
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub tool_approvals: Option<Vec<ToolApproval>>,
     /// When the agent ended.
     pub stop_time: Option<Time>,
     /// Owner epoch of the last writer.

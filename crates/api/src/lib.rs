@@ -25,6 +25,7 @@ pub mod sandbox;
 mod schema;
 pub mod shared;
 pub mod supervision;
+pub mod tool_approval;
 pub mod toolset;
 pub mod unsupported;
 pub mod upstream;

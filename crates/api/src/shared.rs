@@ -23,3 +23,17 @@ pub enum Mode {
     /// The layer does nothing.
     Disabled,
 }
+
+/// The item that an agent holds.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CurrentItem {
+    /// Name of the WorkItem.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Uid of the WorkItem.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+    /// Epoch of the lease under which the agent holds it.
+    pub epoch: i64,
+}

@@ -68,6 +68,9 @@ pub struct ToolsetSpec {
     /// Time limit in seconds of an execution. Defaults to 300.
     #[schemars(range(min = 1, max = 86400))]
     pub max_execution_seconds: Option<i32>,
+    /// Seconds in which a person can approve a call of a program whose definition says `requiresApproval`. Defaults to 900.
+    #[schemars(range(min = 10, max = 3600))]
+    pub approval_timeout_seconds: Option<i32>,
     /// Programs that definitions may name: absolute paths, or all programs of a directory (`/*`).
     #[schemars(
         length(min = 1, max = 64),
@@ -182,6 +185,11 @@ impl ToolsetSpec {
     /// Time limit in seconds of an execution.
     pub fn max_execution_seconds(&self) -> i32 {
         self.max_execution_seconds.unwrap_or(300)
+    }
+
+    /// Seconds in which a person can approve a call.
+    pub fn approval_timeout_seconds(&self) -> i32 {
+        self.approval_timeout_seconds.unwrap_or(900)
     }
 }
 

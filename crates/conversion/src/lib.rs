@@ -6,6 +6,7 @@
 
 pub mod pool;
 pub mod sandbox;
+pub mod tool_approval;
 pub mod work;
 
 use spillway_api as api;

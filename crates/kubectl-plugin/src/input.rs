@@ -170,7 +170,16 @@ pub fn tokens(text: &str) -> Result<i64, String> {
     }
 }
 
-/// The reason for a Grant, for people.
+/// The id of a call that waits for approval, or its beginning.
+pub fn approval_id(text: &str) -> Result<String, String> {
+    if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+        Ok(text.to_owned())
+    } else {
+        Err("an id has hexadecimal digits: `kubectl spillway approvals` shows it".to_owned())
+    }
+}
+
+/// A reason, for people.
 pub fn reason(text: &str) -> Result<String, String> {
     if (1..=1024).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
         Ok(text.to_owned())

@@ -7,6 +7,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`scale`], [`ls`], [`spawn`], [`rm`], [`grant`], [`breaker`], [`chat`], [`logs`] | one command each: `Arguments`, the calls, the report, `render` |
+//! | [`approval`] | three commands: `approvals`, `approve` and `deny` |
 //! | [`pause`] | a folder, two commands: `pause` and `resume` |
 //! | [`work`] | a folder: the commands for items and queues |
 //! | [`artifact`] | a folder: the list of an item's files, and the content of one |
@@ -22,11 +23,12 @@
 //! | [`console`] | standard output, standard error, and questions |
 //!
 //! It must not use rights that its user does not have. It must not write anything but custom resources; only `rm --force` also
-//! deletes pods. It must not read anything else, with these exceptions: `explain` also reads the agent's pod and events,
+//! deletes pods, and `approve` and `deny` ask the server for the user's name. It must not read anything else, with these exceptions: `explain` also reads the agent's pod and events,
 //! `release` the pod and its node, and `logs` its log; `chat` leaves the terminal to kubectl. It must not write a status, nor a
 //! field that the command does not name. Every delete carries the uid of the object that was read. Every patch of an agent, an
 //! item or a queue carries that uid or the resource version.
 
+pub mod approval;
 pub mod artifact;
 pub mod breaker;
 pub mod chat;
@@ -58,6 +60,7 @@ pub use console::{Console, Output, Terminal};
 pub use error::Error;
 
 use spillway_api as api;
+use spillway_api::tool_approval::ToolDecision::{Approve, Deny};
 use spillway_policy as policy;
 
 /// The version of this build, as `version` prints it and the User-Agent carries it.
@@ -121,6 +124,14 @@ pub enum Command {
     /// Approve a new trial for what a Breaker stopped, or hold its circuits open or closed
     #[command(after_help = breaker::BREAKER_HELP)]
     Breaker(breaker::Arguments),
+    /// List calls of privileged programs that wait for a person's approval
+    Approvals(approval::ListArguments),
+    /// Let a call of a privileged program run, once
+    #[command(after_help = approval::APPROVE_HELP)]
+    Approve(approval::AnswerArguments),
+    /// Refuse a call of a privileged program
+    #[command(after_help = approval::DENY_HELP)]
+    Deny(approval::AnswerArguments),
     /// Attach to the terminal of an agent of a Chat pool
     Chat(chat::Arguments),
     /// Show the output of an agent's program
@@ -200,6 +211,12 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
         Command::Breaker(arguments) => {
             console.show(breaker::render(&breaker::run(&connect.connect().await?, &arguments).await?));
         }
+        Command::Approvals(arguments) => {
+            let (cluster, now) = (connect.connect().await?, jiff::Timestamp::now());
+            console.show(approval::render_list(&approval::list(&cluster, &arguments, now).await?, arguments.output, now)?);
+        }
+        Command::Approve(arguments) => approval::answer(&connect.connect().await?, Approve, &arguments, console).await?,
+        Command::Deny(arguments) => approval::answer(&connect.connect().await?, Deny, &arguments, console).await?,
         Command::Chat(arguments) => {
             let session = chat::run(&connect.connect().await?, &arguments).await?;
             if !console::interactive() {
@@ -350,6 +367,10 @@ mod tests {
             "grant clusterbudget.spillway.dev/default 2M --name week --dry-run",
             "breaker approve default",
             "breaker auto b -n x",
+            "approvals -A -o json",
+            "approve agent/a",
+            "approve a 5f0e --reason ok -y",
+            "deny a --reason no",
             "chat p",
             "chat pool/p -n x",
             "logs a -f --tail 5 --since 5m",
@@ -436,6 +457,10 @@ mod tests {
             ("grant budget/team 5 --for soon", "write 30s, 2m or 1h"),
             ("breaker approve", "<NAME>"),
             ("breaker trip b", "possible values: approve, open, close, auto"),
+            ("approve", "<AGENT>"),
+            ("approve a X", "hexadecimal digits"),
+            ("deny pool/a", "is not an Agent"),
+            ("approvals a", "unexpected argument"),
             ("chat", "<AGENT|POOL>"),
             ("chat pod/a", "neither an Agent nor an AgentPool"),
             ("logs", "AGENT"),

@@ -129,6 +129,7 @@ fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
             manual: Some(true),
             paused: None,
             resume_pause: None,
+            tool_approvals: None,
             hibernated: None,
             resources: resources(pool, arguments),
             external: None,

@@ -1,6 +1,8 @@
 //! The plugin against a fake API server: the exact requests, and the output for the answers. The commands for work and those
 //! that only read are in `cli/`.
 
+#[path = "cli/approval.rs"]
+mod approval;
 #[path = "cli/ask.rs"]
 mod ask;
 #[path = "cli/explain_work.rs"]

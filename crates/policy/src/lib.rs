@@ -33,6 +33,7 @@
 //! | [`scaling`] | the size of a pool, and its reason |
 //! | [`status_throttle`] | when a changed status is written |
 //! | [`sweep`] | when a map is searched for entries that are no longer used |
+//! | [`tool_approval`] | calls of privileged programs that a person approves |
 //! | [`work`] | items: admission, the ready queue, leases, transitions, the index of a namespace |
 
 pub mod adaptive_limit;
@@ -64,4 +65,5 @@ pub mod preflight;
 pub mod scaling;
 pub mod status_throttle;
 pub mod sweep;
+pub mod tool_approval;
 pub mod work;

@@ -23,6 +23,7 @@ fn objects(extra: Value) -> (Agent, AgentPool) {
             manual: None,
             paused: None,
             resume_pause: None,
+            tool_approvals: None,
             hibernated: None,
             resources: None,
             external: None,

@@ -29,7 +29,7 @@ use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::cluster::{Class, Error, ObjectKey, calls};
-use crate::governor::breaker;
+use crate::governor::{approvals, breaker};
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
 use crate::policy::capacity::Amounts;
 use crate::policy::interventions::Signal;
@@ -124,7 +124,10 @@ async fn reconcile_agent(agent: &Agent, key: &ObjectKey, context: &Context) -> R
     }
     let wait = match written {
         StepWrites::Gone => None,
-        StepWrites::StatusOnly | StepWrites::Pod(..) => write_status(agent, key, context, &observed, &state, written).await?,
+        StepWrites::StatusOnly | StepWrites::Pod(..) => {
+            let later = write_status(agent, key, context, &observed, &state, written).await?;
+            later.into_iter().chain(approvals::look(agent, key, context).await?).min()
+        }
     };
     let wait = wait.into_iter().chain(observed.missing_in_cache.then_some(MISSING_POD_CHECK_INTERVAL)).min();
     Ok(match (wait, next_look(&state)) {

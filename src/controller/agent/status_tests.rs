@@ -22,6 +22,7 @@ fn agent() -> Agent {
             manual: None,
             paused: None,
             resume_pause: None,
+            tool_approvals: None,
             hibernated: None,
             resources: None,
             external: None,

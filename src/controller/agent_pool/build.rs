@@ -51,6 +51,7 @@ fn member(pool: &AgentPool, name: String) -> Agent {
         manual: None,
         paused: None,
         resume_pause: None,
+        tool_approvals: None,
         hibernated: None,
         resources: None,
         external: None,

@@ -167,9 +167,11 @@ fn serve(
     context: &Context,
 ) -> Option<ServedToolset> {
     let account = deployment.and_then(|stored| stored.spec.as_ref()?.template.spec.as_ref()?.service_account_name.clone());
-    let served = service
-        .and_then(cluster_address)
-        .map(|address| ServedToolset { address, service_account: account.unwrap_or_else(|| build::account_name(toolset)) });
+    let served = service.and_then(cluster_address).map(|address| ServedToolset {
+        address,
+        service_account: account.unwrap_or_else(|| build::account_name(toolset)),
+        approval_timeout_seconds: toolset.spec.approval_timeout_seconds(),
+    });
     match &served {
         Some(served) => context.toolsets.set(key.clone(), served.clone()),
         None => context.toolsets.remove(key),
@@ -231,7 +233,7 @@ async fn observe_pod(key: &ObjectKey, deployment: Option<&Deployment>, context: 
 
 /// Asks the bridge what it serves.
 async fn ask(key: &ObjectKey, served: &ServedToolset, memory: &mut LookMemory, context: &Context) -> BridgeAnswer {
-    let ServedToolset { address, service_account } = served;
+    let ServedToolset { address, service_account, approval_timeout_seconds: _ } = served;
     let account = BridgeAccount { namespace: key.namespace.clone(), service_account: service_account.clone() };
     let asked = tokio::time::timeout(BRIDGE_TIMEOUT, context.bridges.status(*address, &account)).await;
     let asked = asked

@@ -49,6 +49,11 @@ struct NotificationLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ApprovalLabels {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
 }
@@ -63,6 +68,7 @@ pub(super) struct Controllers {
     gated: Family<KindLabels, Counter>,
     interventions: Family<InterventionLabels, Counter>,
     notifications: Family<NotificationLabels, Counter>,
+    approvals: Family<ApprovalLabels, Counter>,
     nodes: Family<StateLabels, Gauge>,
     leader: Gauge,
     epoch: Gauge<f64, AtomicU64>,
@@ -109,6 +115,12 @@ impl Controllers {
                 Family::default(),
             ),
             notifications: registered(registry, "notifications", "Requests to webhooks by outcome, and lost notices", Family::default()),
+            approvals: registered(
+                registry,
+                "tool_approvals",
+                "Calls of privileged programs that need a person's approval, by what became of them",
+                Family::default(),
+            ),
             nodes: registered(registry, "nodes", "Nodes by state: heard, silent or unreachable", Family::default()),
             leader: registered(registry, "leader", "1 while this process leads", Gauge::default()),
             epoch: registered(registry, "owner_epoch", "Owner epoch of this process while it leads", Gauge::default()),
@@ -152,6 +164,11 @@ impl Metrics {
     /// A request to a webhook ended, or a notice was lost.
     pub fn notification(&self, webhook: &str, outcome: &'static str) {
         self.0.controllers.notifications.get_or_create(&NotificationLabels { outcome, webhook: webhook.to_owned() }).inc();
+    }
+
+    /// A call of a privileged program was put to a person, answered, let through, or given up.
+    pub fn tool_approval(&self, outcome: &'static str) {
+        self.0.controllers.approvals.get_or_create(&ApprovalLabels { outcome }).inc();
     }
 
     /// Sets the number of nodes in each state.

@@ -86,6 +86,8 @@ pub struct Pool {
     pub desired: u64,
     /// Agents that have not ended.
     pub live: u64,
+    /// Calls of privileged programs that wait for approval.
+    pub waiting_approvals: u64,
     /// Its agents by phase, including ended ones that are kept.
     pub phases: Phases,
     /// Agents whose command breaker is not closed, by its state.
@@ -96,9 +98,10 @@ pub struct Pool {
 
 impl Pool {
     fn add(&mut self, other: Self) {
-        let Self { desired, live, phases, tripped, sandboxes } = other;
+        let Self { desired, live, waiting_approvals, phases, tripped, sandboxes } = other;
         self.desired += desired;
         self.live += live;
+        self.waiting_approvals += waiting_approvals;
         phases.into_iter().for_each(|(phase, count)| *self.phases.entry(phase).or_default() += count);
         tripped.into_iter().for_each(|(state, count)| *self.tripped.entry(state).or_default() += count);
         sandboxes.into_iter().for_each(|(state, count)| *self.sandboxes.entry(state).or_default() += count);
@@ -138,6 +141,7 @@ pub(super) struct Fleet {
     shown: Mutex<ShownLabels>,
     desired: Family<PoolLabels, Gauge>,
     live: Family<PoolLabels, Gauge>,
+    waiting_approvals: Family<PoolLabels, Gauge>,
     phases: Family<PoolPhase, Gauge>,
     tripped: Family<PoolState, Gauge>,
     sandboxes: Family<PoolState, Gauge>,
@@ -159,6 +163,12 @@ impl Fleet {
             shown: Mutex::default(),
             desired: registered(registry, "pool_agents_desired", "Desired agents of a pool", Family::default()),
             live: registered(registry, "pool_agents_live", "Agents of a pool that have not ended", Family::default()),
+            waiting_approvals: registered(
+                registry,
+                "pool_approvals_waiting",
+                "Calls of privileged programs of a pool's agents that wait for a person's approval",
+                Family::default(),
+            ),
             phases: registered(
                 registry,
                 "pool_agents",
@@ -263,6 +273,7 @@ impl Metrics {
             let labels = PoolLabels { namespace: namespace.clone(), pool: name.clone() };
             fleet.desired.get_or_create(&labels).set(amount(pool.desired));
             fleet.live.get_or_create(&labels).set(amount(pool.live));
+            fleet.waiting_approvals.get_or_create(&labels).set(amount(pool.waiting_approvals));
             now.pools.insert(labels);
             for (phase, count) in pool.phases {
                 let labels = PoolPhase { namespace: namespace.clone(), pool: name.clone(), phase };
@@ -292,6 +303,7 @@ impl Metrics {
         for gone in pools.difference(&now.pools) {
             fleet.desired.remove(gone);
             fleet.live.remove(gone);
+            fleet.waiting_approvals.remove(gone);
         }
         for gone in phases.difference(&now.phases) {
             fleet.phases.remove(gone);
@@ -344,7 +356,8 @@ mod tests {
     }
 
     fn pool(live: u64) -> Pool {
-        Pool { desired: 3, live, phases: Phases::from([("Idle", live)]), tripped: BTreeMap::new(), sandboxes: [("Enforced", live)].into() }
+        let phases = Phases::from([("Idle", live)]);
+        Pool { desired: 3, live, waiting_approvals: live, phases, tripped: BTreeMap::new(), sandboxes: [("Enforced", live)].into() }
     }
 
     #[test]
@@ -368,6 +381,10 @@ mod tests {
         assert_eq!(
             lines(&metrics, "spillway_pool_agents_live{namespace=\"n\",pool=\"p\"}"),
             ["spillway_pool_agents_live{namespace=\"n\",pool=\"p\"} 2"]
+        );
+        assert_eq!(
+            lines(&metrics, "spillway_pool_approvals_waiting{namespace=\"n\",pool=\"p\"}"),
+            ["spillway_pool_approvals_waiting{namespace=\"n\",pool=\"p\"} 2"]
         );
         assert_eq!(
             lines(&metrics, "spillway_pool_agents_sandbox{"),

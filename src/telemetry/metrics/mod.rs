@@ -110,6 +110,7 @@ mod tests {
         metrics.breakers([circuit("default", State::Open)]);
         metrics.breaker_moved("work", "closed", "open", 2);
         metrics.connections("agents", 3, 5);
+        metrics.tool_approval("used");
         metrics.connection_refused("agents", "evicted");
         let text = metrics.text().expect("encodes");
         assert!(text.contains(r#"spillway_api_requests_total{verb="patch",resource="agents/status",code="200"} 1"#), "{text}");
@@ -125,6 +126,7 @@ mod tests {
         assert!(text.contains(r#"spillway_breaker_transitions_total{guard="work",from="closed",to="open"} 2"#), "{text}");
         assert!(text.contains(r#"spillway_connections{listener="agents",class="known"} 5"#), "{text}");
         assert!(text.contains(r#"spillway_connections_refused_total{listener="agents",reason="evicted"} 1"#), "{text}");
+        assert!(text.contains(r#"spillway_tool_approvals_total{outcome="used"} 1"#), "{text}");
         assert!(text.contains("spillway_leader 1") && text.contains("spillway_owner_epoch 42"), "{text}");
     }
 }

@@ -9,6 +9,7 @@ use super::report::{Fact, List, Report, condition_report};
 use super::{advice, pod};
 use crate::api::agent::AgentTokens;
 use crate::api::conditions::types;
+use crate::api::tool_approval::ToolApprovalState;
 use crate::api::{Agent, AgentPool, names};
 use crate::find;
 
@@ -97,6 +98,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     list.text("Time-outs", status.timeouts.filter(|timeouts| *timeouts > 0));
     list.text("Children", status.children.filter(|children| *children > 0));
     list.text("Pauses", pauses(agent));
+    list.text("Approvals", approvals(agent));
     if let Some(goodbye) = &status.goodbye {
         list.time("Goodbye", Some(&goodbye.time), goodbye.reason.clone().unwrap_or_default());
     }
@@ -134,6 +136,14 @@ fn tokens(tokens: &AgentTokens) -> String {
     words.extend(limit.map(|limit| format!("of {limit}")));
     words.extend(top_ups.filter(|top_ups| *top_ups > 0).map(|top_ups| format!("{top_ups} top-ups")));
     words.join(", ")
+}
+
+/// The calls that wait for a person, and what to do.
+fn approvals(agent: &Agent) -> Option<String> {
+    let all = agent.status.iter().flat_map(|status| status.tool_approvals.iter().flatten());
+    let waiting: Vec<&str> = all.filter(|call| call.state == ToolApprovalState::Waiting).map(|call| call.program.as_str()).collect();
+    let help = "waits for a person: `kubectl spillway approvals` shows the call";
+    (!waiting.is_empty()).then(|| format!("{} {help}", waiting.join(", ")))
 }
 
 fn pauses(agent: &Agent) -> Option<String> {

@@ -108,7 +108,9 @@ fn a_waiting_agent_is_explained_whole() {
 #[test]
 fn a_paused_agent_says_who_paused_it_and_how_it_goes_on() {
     let status = json!({"phase": "Paused", "pauses": 2, "node": "k", "sandbox": {"tier": "landlock-4", "missing": ["abstract sockets", "signals"]},
-        "lastHeartbeatTime": "2026-01-01T00:02:40Z", "tokens": {"used": 9000, "held": 10, "limit": 10000, "topUps": 1},
+        "lastHeartbeatTime": "2026-01-01T00:02:40Z",
+        "toolApprovals": [{"id": "a1", "call": "d", "toolset": "t", "program": "deploy", "arguments": "{}", "podUid": "u",
+            "requestTime": "2026-01-01T00:00:00Z", "expireTime": "2026-01-01T00:15:00Z", "state": "Waiting"}], "tokens": {"used": 9000, "held": 10, "limit": 10000, "topUps": 1},
         "conditions": [condition("Ready", "True", "Registered", "m"), condition("Paused", "True", "TokenBudgetExceeded", "its tokens are over")],
         "interventions": [{"time": "2026-01-01T00:01:00Z", "signal": "BudgetNearLimit", "action": "Warn", "message": "one"},
             {"time": "2026-01-01T00:02:00Z", "signal": "TokenBudgetExceeded", "action": "Pause", "message": "two"}]});
@@ -119,6 +121,7 @@ fn a_paused_agent_says_who_paused_it_and_how_it_goes_on() {
         "Heartbeat      20s ago, as last written\n",
         "Tokens         9000 used, 10 held, of 10000, 1 top-ups\n",
         "Pauses         2 so far, resumed up to 1\n",
+        "Approvals      deploy waits for a person: `kubectl spillway approvals` shows the call\n",
         "60s   TokenBudgetExceeded   Pause    two\n",
         "`kubectl spillway grant agent/p-1 TOKENS -n n`",
     ] {
