@@ -97,7 +97,11 @@ pub async fn answer_with_needs(mut call: BridgeCall<'_>, watch: &mut Watch) -> R
         if !may_wait {
             return Err(hindered);
         }
-        watch.guard(async { Ok(sleep(RETRY_INTERVAL).await) }).await?;
+        let pause = async {
+            sleep(RETRY_INTERVAL).await;
+            Ok(())
+        };
+        watch.guard(pause).await?;
         match find_again(&mut call, watch).await {
             // If the bridge is not found, the next try says so.
             Ok(()) => {}
