@@ -92,7 +92,7 @@ pub struct AgentSpec {
     pub external: Option<ExternalProcess>,
     /// Answers to calls of privileged programs that wait for approval (`status.toolApprovals`). An answer needs the right `approve` on the
     /// Toolset. Answers whose ids are no more in the status have no effect.
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub tool_approvals: Option<Vec<ToolAnswer>>,
 }
 

@@ -202,7 +202,7 @@ fn specs_have_a_known_maximum_length() {
     let expected = [
         ("AgentPool", 2_600_000),
         ("WorkItem", 800_000),
-        ("Agent", 16_000),
+        ("Agent", 32_000),
         ("Breaker", 16_000),
         ("Budget", 64_000),
         ("ClusterBudget", 128_000),
