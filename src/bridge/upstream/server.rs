@@ -11,7 +11,7 @@ use spillway_bridge::answer::{Answer, Status};
 use spillway_bridge::definition::Definition;
 use spillway_bridge::redaction::Secrets;
 use spillway_bridge::upstream::listed::{OfferedTool, RawTool};
-use spillway_bridge::upstream::seen::{SeenTools, ToolFaultKind, ToolState};
+use spillway_bridge::upstream::tool_states::{ToolFaultKind, ToolState, ToolStates};
 use spillway_bridge::upstream::{MAX_UPSTREAM_BYTES, Upstream};
 use spillway_wire::tools::{UpstreamFault, UpstreamFaultKind};
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ pub struct UpstreamServer {
     upstream: Upstream,
     place: SessionPlace,
     credentials: CredentialFiles,
-    seen: Mutex<SeenTools>,
+    seen: Mutex<ToolStates>,
     /// What is wrong with the connection.
     unreachable: Mutex<Option<String>>,
     /// Whether the tools were listed once.
@@ -263,7 +263,7 @@ impl UpstreamServer {
         }
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, SeenTools> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, ToolStates> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
