@@ -176,8 +176,8 @@ impl UpstreamServer {
     }
 
     /// Whether a tool can be called now, or the answer of a call that is not sent.
-    pub fn check_offered(&self, tool: &str) -> Result<(), Answer> {
-        let not_sent = |rule, message: String| Err(Answer::not_run(Status::SpawnFailed, rule, message));
+    pub fn check_offered(&self, tool: &str) -> Result<(), Box<Answer>> {
+        let not_sent = |rule, message: String| Err(Box::new(Answer::not_run(Status::SpawnFailed, rule, message)));
         match self.seen().tool(tool) {
             Some(ToolState::Offered(_)) => Ok(()),
             Some(ToolState::Missing) => not_sent(NOT_OFFERED_RULE, format!("the upstream does not offer {tool} now")),
