@@ -310,7 +310,7 @@ impl Executor {
     async fn run_admitted(&self, call: &ProgramCall, ready: &Ready, audit_id: &str, revision: &str, end: CancellationToken) -> Answer {
         let secrets = &ready.secrets;
         if let Err(answer) = ready.runnable.check(&ready.definition.name).await {
-            return answer;
+            return *answer;
         }
         let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());

@@ -18,15 +18,16 @@ pub enum Runnable {
 
 impl Runnable {
     /// Whether it is as it was when it was loaded, or the answer of a call that is not carried out.
-    pub async fn check(&self, name: &str) -> Result<(), Answer> {
+    pub async fn check(&self, name: &str) -> Result<(), Box<Answer>> {
         match self {
             Self::Program(program) => {
                 let program = program.clone();
                 // The file may be read.
+                let rejected = |rule, message: String| Err(Box::new(Answer::not_run(Status::Rejected, rule, message)));
                 match tokio::task::spawn_blocking(move || program.check()).await {
                     Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(Answer::not_run(Status::Rejected, "commandChanged", error.to_string())),
-                    Err(error) => Err(Answer::not_run(Status::Rejected, "internal", error.to_string())),
+                    Ok(Err(error)) => rejected("commandChanged", error.to_string()),
+                    Err(error) => rejected("internal", error.to_string()),
                 }
             }
             Self::Tool(server) => server.check_offered(name),

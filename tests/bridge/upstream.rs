@@ -136,10 +136,12 @@ fn rules_are_checked_before_anything_is_sent_and_the_credential_is_sent_to_the_u
     assert!(!bridge.log().contains(CREDENTIAL));
 }
 
+/// How an upstream answers a call.
+type Answer = fn(&Value, &mut TcpStream);
 /// How a hostile upstream answers a call, and how the bridge tells it.
-type Case = (&'static str, fn(&Value, &mut TcpStream), &'static str, &'static str, &'static str);
+type Case = (&'static str, Answer, &'static str, &'static str, &'static str);
 
-const BLOCK: [u8; 65536] = [b' '; 65536];
+static BLOCK: [u8; 65536] = [b' '; 65536];
 
 const CASES: [Case; 15] = [
     ("silence", |_, _| std::thread::sleep(Duration::from_secs(20)), "timeout", "upstream", "within 2 s"),
@@ -193,7 +195,7 @@ fn endless_event(_: &Value, stream: &mut TcpStream) {
 
 #[test]
 fn whatever_an_upstream_answers_is_bounded_and_told() {
-    let answer: Arc<Mutex<fn(&Value, &mut TcpStream)>> = Arc::new(Mutex::new(|_, _| {}));
+    let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(|_, _| {}));
     let answers = answer.clone();
     let server = UpstreamServer::start(move |request, stream| {
         let answer = *answers.lock().expect("whole");

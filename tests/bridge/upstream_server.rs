@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// A request, as the server got it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     pub authorization: Option<String>,
     pub session: Option<String>,
     /// The HTTP method, for a request without a body.
@@ -22,7 +22,7 @@ type Answer = dyn Fn(&Value, &mut TcpStream) + Send + Sync;
 /// A running server.
 pub struct UpstreamServer {
     port: u16,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     description: Arc<Mutex<String>>,
 }
 
@@ -56,7 +56,7 @@ impl UpstreamServer {
 
     pub fn on(listener: TcpListener, answer: impl Fn(&Value, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let port = listener.local_addr().expect("an address").port();
-        let (seen, description): (Arc<Mutex<Vec<Seen>>>, _) = (Arc::default(), Arc::new(Mutex::new("Finds things.".to_owned())));
+        let (seen, description): (Arc<Mutex<Vec<ReceivedRequest>>>, _) = (Arc::default(), Arc::new(Mutex::new("Finds things.".to_owned())));
         let (kept, told, answer): (_, _, Arc<Answer>) = (seen.clone(), description.clone(), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -80,7 +80,7 @@ impl UpstreamServer {
         *self.description.lock().expect("whole") = text.to_owned();
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().expect("whole").clone()
     }
 
@@ -90,7 +90,7 @@ impl UpstreamServer {
     }
 }
 
-fn serve(stream: TcpStream, kept: &Mutex<Vec<Seen>>, description: &Mutex<String>, answer: &Answer) {
+fn serve(stream: TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, description: &Mutex<String>, answer: &Answer) {
     let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
     let mut stream = stream;
     while let Some(seen) = read(&mut reader) {
@@ -120,7 +120,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Vec<Seen>>, description: &Mutex<String>
     }
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
+fn read(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -140,5 +140,5 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
     reader.read_exact(&mut body).ok()?;
     let method = lines.first()?.split(' ').next()?.to_owned();
     let body = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Seen { authorization: header("authorization"), session: header("mcp-session-id"), method, body })
+    Some(ReceivedRequest { authorization: header("authorization"), session: header("mcp-session-id"), method, body })
 }

@@ -139,7 +139,8 @@ fn what_a_pool_names_is_looked_at_before_its_own_command_is_run() {
     assert!(code == Some(1) && said.starts_with("the model API gpt does not answer: "), "{said}");
 }
 
-/// A fake tools port, at which the Toolset `deploy` serves one program. Other Toolsets are refused. Returns the start of the URLs.
+/// A fake tools port, at which the Toolset `deploy` serves one program, and `tracker` one tool of an MCP server. Other Toolsets are refused.
+/// Returns the start of the URLs.
 fn tools_url() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp/", listener.local_addr().expect("an address"));
@@ -151,11 +152,19 @@ fn tools_url() -> String {
             let mut body = vec![0; length.unwrap_or(0)];
             reader.read_exact(&mut body).expect("a body");
             let asked: Value = serde_json::from_slice(&body).expect("JSON");
-            assert_eq!((&asked["method"], &asked["params"]["name"]), (&json!("tools/call"), &json!("list_programs")));
-            let (status, body) = if head.first().is_some_and(|line| line.starts_with("POST /mcp/deploy HTTP")) {
-                (200, json!({"jsonrpc": "2.0", "id": 1, "result": {"structuredContent": {"programs": [{"name": "deploy"}]}}}))
-            } else {
-                (403, json!({"error": {"message": "the pool does not list it"}}))
+            let tools = |names: &[&str]| json!({"tools": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()});
+            let toolset = head.first().and_then(|line| line.strip_prefix("POST /mcp/")?.split(' ').next()).unwrap_or_default();
+            let result = match (toolset, asked["method"].as_str()) {
+                ("deploy", Some("tools/list")) => Some(tools(&["list_programs", "help", "execute"])),
+                ("deploy", Some("tools/call")) if asked["params"]["name"] == "list_programs" => {
+                    Some(json!({"structuredContent": {"programs": [{"name": "deploy"}]}}))
+                }
+                ("tracker", Some("tools/list")) => Some(tools(&["search"])),
+                _ => None,
+            };
+            let (status, body) = match result {
+                Some(result) => (200, json!({"jsonrpc": "2.0", "id": 1, "result": result})),
+                None => (403, json!({"error": {"message": "the pool does not list it"}})),
             };
             let body = body.to_string();
             let _ = stream.write_all(format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
@@ -173,6 +182,7 @@ fn a_toolset_must_answer_and_serve_the_programs_that_are_named() {
         (ended.status.code(), text(&ended.stderr).trim().to_owned())
     };
     assert_eq!(look(&url, &["--toolset", "deploy=deploy", "--toolset", "deploy="]), (Some(7), String::new()));
+    assert_eq!(look(&url, &["--toolset", "tracker=search", "--toolset", "tracker="]), (Some(7), String::new()));
     let missing = "Toolset/deploy does not serve rollback (spec.preflight.toolsets). Add the definition to the Toolset";
     assert_eq!(look(&url, &["--toolset", "deploy=deploy,rollback"]), (Some(1), missing.to_owned()));
     let refused = "Toolset/data cannot be used: it answers 403: the pool does not list it (spec.preflight.toolsets)";

@@ -11,7 +11,7 @@ use spillway_bridge::answer::{Answer, Status};
 use spillway_bridge::definition::Definition;
 use spillway_bridge::redaction::Secrets;
 use spillway_bridge::upstream::listed::{OfferedTool, RawTool};
-use spillway_bridge::upstream::seen::{SeenTools, ToolFaultKind, ToolState};
+use spillway_bridge::upstream::tool_states::{ToolFaultKind, ToolState, ToolStates};
 use spillway_bridge::upstream::{MAX_UPSTREAM_BYTES, Upstream};
 use spillway_wire::tools::{UpstreamFault, UpstreamFaultKind};
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ pub struct UpstreamServer {
     upstream: Upstream,
     place: SessionPlace,
     credentials: CredentialFiles,
-    seen: Mutex<SeenTools>,
+    seen: Mutex<ToolStates>,
     /// What is wrong with the connection.
     unreachable: Mutex<Option<String>>,
     /// Whether the tools were listed once.
@@ -176,8 +176,8 @@ impl UpstreamServer {
     }
 
     /// Whether a tool can be called now, or the answer of a call that is not sent.
-    pub fn check_offered(&self, tool: &str) -> Result<(), Answer> {
-        let not_sent = |rule, message: String| Err(Answer::not_run(Status::SpawnFailed, rule, message));
+    pub fn check_offered(&self, tool: &str) -> Result<(), Box<Answer>> {
+        let not_sent = |rule, message: String| Err(Box::new(Answer::not_run(Status::SpawnFailed, rule, message)));
         match self.seen().tool(tool) {
             Some(ToolState::Offered(_)) => Ok(()),
             Some(ToolState::Missing) => not_sent(NOT_OFFERED_RULE, format!("the upstream does not offer {tool} now")),
@@ -263,7 +263,7 @@ impl UpstreamServer {
         }
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, SeenTools> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, ToolStates> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,11 +9,11 @@
 //! | [`fields`] | the fields as people write them |
 //! | [`url`] | the address |
 //! | [`listed`] | what the upstream says about a tool |
-//! | [`seen`] | the tools as they were when they were first seen |
+//! | [`tool_states`] | the tools as they were when they were first seen |
 
 pub mod fields;
 pub mod listed;
-pub mod seen;
+pub mod tool_states;
 pub mod url;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::listed::{MAX_SCHEMA_BYTES, RawTool};
-use super::seen::{SeenTools, ToolFaultKind, ToolState};
+use super::tool_states::{ToolFaultKind, ToolState, ToolStates};
 use super::*;
 use crate::call::{CallRefused, CheckedCall};
 
@@ -146,7 +146,7 @@ fn a_digest_depends_on_all_that_a_model_reads_and_on_no_order() {
 #[test]
 fn a_tool_stays_as_it_was_first_seen() {
     let upstream = upstream("[{name: a}, {name: b}]");
-    let mut seen = SeenTools::default();
+    let mut seen = ToolStates::default();
     assert!(seen.look(&upstream, &listed(&[raw("a", "good"), raw("other", "x")])));
     assert_eq!(seen.offered().map(|tool| tool.offered.name.as_str()).collect::<Vec<_>>(), ["a"]);
     let (kind, text) = seen.fault().expect("b is missing");
@@ -169,7 +169,7 @@ fn a_tool_stays_as_it_was_first_seen() {
 fn a_digest_of_the_toolset_must_fit() {
     let digest = raw("a", "good").digest();
     let upstream = upstream(&format!("[{{name: a, digest: {digest}}}]"));
-    let mut seen = SeenTools::default();
+    let mut seen = ToolStates::default();
     seen.look(&upstream, &listed(&[raw("a", "bad")]));
     assert_eq!(seen.tool("a"), Some(&ToolState::OtherDigest(raw("a", "bad").digest())));
     assert_eq!(seen.fault().map(|(kind, _)| kind), Some(ToolFaultKind::OtherDigest));
@@ -184,7 +184,7 @@ fn a_schema_that_is_too_long_is_not_offered() {
     let upstream = upstream("[{name: a}]");
     let mut tool = raw("a", "d");
     tool.schema.insert("x".into(), json!("y".repeat(MAX_SCHEMA_BYTES)));
-    let mut seen = SeenTools::default();
+    let mut seen = ToolStates::default();
     seen.look(&upstream, &listed(&[tool]));
     assert!(matches!(seen.tool("a"), Some(ToolState::TooLong(_))) && seen.offered().count() == 0);
 }

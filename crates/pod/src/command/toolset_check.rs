@@ -1,6 +1,7 @@
 //! Whether a Toolset of the pool answers, and serves the programs that the pool's preflight names.
 //!
-//! It must not start a program: it asks only for the list of programs, which every Toolset has.
+//! It must not start a program: it asks only for the list of tools, and for the list of programs, if there is a tool for that. A Toolset in
+//! front of an MCP server has none, and its tools are its programs.
 
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use serde_json::{Value, json};
 
 use super::think::model::{PostAnswer, post};
 
+/// The tool that lists programs.
+const LIST_PROGRAMS: &str = "list_programs";
 /// The revision of MCP in which it asks.
 const REVISION: &str = "2025-11-25";
 
@@ -23,16 +26,23 @@ pub struct ToolsetCheck {
 impl ToolsetCheck {
     /// What is wrong with the Toolset, if anything. `base` is the start of the URLs of Toolsets.
     pub fn error(&self, base: &str, within: Duration) -> Option<String> {
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_programs", "arguments": {}}});
-        let headers = [("accept", "application/json, text/event-stream"), ("mcp-protocol-version", REVISION)];
-        let answered = post(&format!("{base}{}", self.name), &headers, &call, within);
-        self.judge(&answered)
+        let ask = |method: &str, params: Value| {
+            let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+            let headers = [("accept", "application/json, text/event-stream"), ("mcp-protocol-version", REVISION)];
+            post(&format!("{base}{}", self.name), &headers, &request, within)
+        };
+        let tools = ask("tools/list", json!({}));
+        if has_programs(&tools) {
+            return self.judge(&ask("tools/call", json!({"name": LIST_PROGRAMS, "arguments": {}})), listed_programs);
+        }
+        self.judge(&tools, listed_tools)
     }
 
-    fn judge(&self, answered: &Result<PostAnswer, String>) -> Option<String> {
+    /// `read`: the names in an answer.
+    fn judge(&self, answered: &Result<PostAnswer, String>, read: fn(&Value) -> Option<Vec<&str>>) -> Option<String> {
         let Self { name, programs } = self;
         let listed = match answered {
-            Ok(PostAnswer { status: 200..300, body, .. }) => listed_programs(body).ok_or("its answer is no list of programs".to_owned()),
+            Ok(PostAnswer { status: 200..300, body, .. }) => read(body).ok_or("its answer is no list of programs".to_owned()),
             Ok(PostAnswer { status, words, .. }) => Err(format!("it answers {status}: {words}")),
             Err(why) => Err(format!("no answer came: {why}")),
         };
@@ -46,6 +56,17 @@ impl ToolsetCheck {
             format!("Toolset/{name} does not serve {programs} (spec.preflight.toolsets). Add the definition to the Toolset")
         })
     }
+}
+
+/// Whether this list of tools has the tool that lists programs.
+fn has_programs(tools: &Result<PostAnswer, String>) -> bool {
+    tools.as_ref().is_ok_and(|answer| listed_tools(&answer.body).is_some_and(|tools| tools.contains(&LIST_PROGRAMS)))
+}
+
+/// The names in a list of tools.
+fn listed_tools(answer: &Value) -> Option<Vec<&str>> {
+    let tools = answer.pointer("/result/tools")?.as_array()?;
+    Some(tools.iter().filter_map(|tool| tool["name"].as_str()).collect())
 }
 
 /// The names in the answer to `list_programs`.
@@ -71,10 +92,23 @@ mod tests {
         let list = json!({"result": {"structuredContent": {"revision": "r", "programs": [{"name": "deploy"}, {"name": "git_push"}]}}});
         let listed = answer(200, list, "");
         for programs in [&[][..], &["deploy"], &["git_push", "deploy"]] {
-            assert_eq!(check(programs).judge(&listed), None);
+            assert_eq!(check(programs).judge(&listed, listed_programs), None);
         }
         let words = "Toolset/deploy does not serve rollback, undo (spec.preflight.toolsets). Add the definition to the Toolset";
-        assert_eq!(check(&["rollback", "deploy", "undo"]).judge(&listed).as_deref(), Some(words));
+        assert_eq!(check(&["rollback", "deploy", "undo"]).judge(&listed, listed_programs).as_deref(), Some(words));
+    }
+
+    #[test]
+    fn the_tools_of_an_mcp_server_are_its_programs() {
+        let tools = |names: &[&str]| {
+            let tools: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+            answer(200, json!({"result": {"tools": tools}}), "")
+        };
+        let of_server = tools(&["deploy", "search"]);
+        assert!(!has_programs(&of_server) && has_programs(&tools(&["list_programs", "help", "execute"])));
+        assert_eq!(check(&["search"]).judge(&of_server, listed_tools), None);
+        assert!(check(&["undo"]).judge(&of_server, listed_tools).is_some_and(|words| words.contains("does not serve undo")));
+        assert!(!has_programs(&Err("refused".into())) && !has_programs(&answer(403, json!({}), "no")));
     }
 
     #[test]
@@ -86,7 +120,7 @@ mod tests {
             (answer(200, Value::Null, ""), "its answer is no list of programs"),
             (Err("refused".into()), "no answer came: refused"),
         ] {
-            let told = check(&[]).judge(&answered);
+            let told = check(&[]).judge(&answered, listed_tools);
             assert_eq!(told, Some(format!("Toolset/deploy cannot be used: {words} (spec.preflight.toolsets)")));
         }
     }

@@ -10,7 +10,7 @@ use super::{AllowedTool, Upstream};
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolState {
     /// Agents may call it.
-    Offered(Box<SeenTool>),
+    Offered(Box<PinnedTool>),
     /// The upstream does not list it.
     Missing,
     /// The Toolset names another digest than this one.
@@ -21,7 +21,7 @@ pub enum ToolState {
 
 /// A tool that was seen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SeenTool {
+pub struct PinnedTool {
     /// As agents see it.
     pub offered: OfferedTool,
     /// The digest of it.
@@ -34,11 +34,11 @@ pub struct SeenTool {
 
 /// All allowed tools. None was seen at first.
 #[derive(Clone, Debug, Default)]
-pub struct SeenTools {
+pub struct ToolStates {
     /// The states after the last look.
     tools: BTreeMap<String, ToolState>,
     /// Each tool as it was first seen. It stays when the upstream lists the tool no more, or a tool could be changed by removing it first.
-    first: BTreeMap<String, SeenTool>,
+    first: BTreeMap<String, PinnedTool>,
 }
 
 /// What is wrong with the tools of an upstream.
@@ -52,7 +52,7 @@ pub enum ToolFaultKind {
     Changed,
 }
 
-impl SeenTools {
+impl ToolStates {
     /// Takes over what the upstream lists now. Returns whether something is other than before.
     pub fn look(&mut self, upstream: &Upstream, listed: &BTreeMap<String, RawTool>) -> bool {
         let next: BTreeMap<String, ToolState> = upstream
@@ -64,7 +64,7 @@ impl SeenTools {
             if let ToolState::Offered(seen) = state
                 && !self.first.contains_key(name)
             {
-                self.first.insert(name.clone(), SeenTool::clone(seen));
+                self.first.insert(name.clone(), PinnedTool::clone(seen));
             }
         }
         let differs = next != self.tools;
@@ -78,7 +78,7 @@ impl SeenTools {
     }
 
     /// The tools as agents see them, by name.
-    pub fn offered(&self) -> impl Iterator<Item = &SeenTool> {
+    pub fn offered(&self) -> impl Iterator<Item = &PinnedTool> {
         self.tools.values().filter_map(|state| match state {
             ToolState::Offered(seen) => Some(seen.as_ref()),
             ToolState::Missing | ToolState::OtherDigest(_) | ToolState::TooLong(_) => None,
@@ -107,7 +107,7 @@ impl SeenTools {
 }
 
 /// The state of a tool after a look.
-fn next_state(allowed: &AllowedTool, listed: Option<&RawTool>, first: Option<&SeenTool>) -> ToolState {
+fn next_state(allowed: &AllowedTool, listed: Option<&RawTool>, first: Option<&PinnedTool>) -> ToolState {
     let Some(raw) = listed else { return ToolState::Missing };
     let digest = raw.digest();
     if allowed.digest.as_ref().is_some_and(|wanted| *wanted != digest) {
@@ -115,13 +115,13 @@ fn next_state(allowed: &AllowedTool, listed: Option<&RawTool>, first: Option<&Se
     }
     if let Some(first) = first {
         let changed = (first.digest != digest).then_some(digest);
-        return ToolState::Offered(Box::new(SeenTool { changed, ..first.clone() }));
+        return ToolState::Offered(Box::new(PinnedTool { changed, ..first.clone() }));
     }
     match raw.schema_bytes() {
         bytes if bytes > MAX_SCHEMA_BYTES => ToolState::TooLong(bytes),
         _ => {
             let (offered, asks_for_headers) = (raw.offered(allowed), raw.asks_for_headers());
-            ToolState::Offered(Box::new(SeenTool { offered, digest, asks_for_headers, changed: None }))
+            ToolState::Offered(Box::new(PinnedTool { offered, digest, asks_for_headers, changed: None }))
         }
     }
 }
