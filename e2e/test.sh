@@ -4,7 +4,7 @@
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the clusters in any case.
 # E2E_AGAIN=N: run up to N tests that failed in parallel once more, alone. A test that then passes is reported as unsteady,
 # which is a fault to look for, and does not fail the run. Default 0: in a run by hand every failure counts.
-# E2E_LONG=1: also run the tests that are left out because they take long.
+# E2E_LONG=1: also run the tests that are left out because they take long (make e2e-night).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # The checkout's own cluster may be in use, so tests have clusters of their own.
@@ -103,7 +103,10 @@ step "the tests that wait"
 told $waits target/e2e-waiting.log
 step "the tests that would disturb others: one after the other, on a cluster of their own"
 on "$lonely" told $alone target/e2e-alone.log clean
-if [ "${E2E_LONG:-}" = 1 ]; then on "$lonely" e2e --test-threads 1 --ignored ::alone_; fi
+if [ "${E2E_LONG:-}" = 1 ]; then
+    on "$lonely" e2e --test-threads 1 --ignored ::alone_
+    e2e --test-threads 2 --ignored ::long_
+fi
 on "$lonely" "${cluster[@]}" down
 
 step "the documentation: links, commands, and its examples as the API server takes them"

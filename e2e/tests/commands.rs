@@ -171,7 +171,8 @@ async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
 }
 
 #[tokio::test]
-async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work() {
+#[ignore = "it takes minutes of both cores: E2E_LONG=1"]
+async fn long_those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work() {
     let (room, operator) = set_up("many").await;
     let (elsewhere, _other) = set_up("elsewhere").await;
     breaker(&room, "strict", json!({"commands": {"windowSeconds": 1200, "openSeconds": 120}})).await;

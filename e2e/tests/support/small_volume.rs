@@ -70,11 +70,10 @@ impl SmallVolume {
         self.run(&["rm", &self.file("fill")]).expect("removed");
     }
 
-    /// Removes the volume. A pod that still has it keeps its own view.
+    /// Removes the volume. Its few kilobytes stay mounted until the kubelet's mount namespace ends, with the cluster.
     pub async fn remove(self) {
         let volumes = Api::<PersistentVolume>::all(self.client.clone());
         volumes.delete(&self.claim, &DeleteParams::default()).await.expect("deleted");
-        self.run(&["umount", "--lazy", &self.path.display().to_string()]).expect("unmounted");
     }
 }
 
