@@ -233,6 +233,13 @@ impl Executor {
         if let Some(answer) = self.begin_key(call, &artifacts)? {
             return Ok(Begun::Answered(answer));
         }
+        // Nobody is asked about what cannot run now.
+        if definition.requires_approval
+            && let Err(not_run) = program.check(&definition.name).await
+        {
+            self.end_key(call, &not_run);
+            return Err(not_run.into());
+        }
         let begun = match approval(call, definition, loaded.catalog().revision(), (&files, &artifacts)) {
             Ok(Approval::Given(approved_by)) => {
                 self.begin_first(call, definition, program, Granted { words, taken, artifacts, approved_by }).await

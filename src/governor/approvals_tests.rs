@@ -45,7 +45,7 @@ fn new_agent() -> Value {
 
 async fn ask_for(leader: &Leader, toolset: &str, digest: &str, arguments: &str) -> Result<ApprovalVerdict, Refusal> {
     let caller = Caller { key: key("a"), uid: "POD-a".into(), gateway: "g".into(), external: None };
-    let call = CallToApprove { id: digest.into(), program: "deploy".into(), arguments: arguments.into() };
+    let call = CallToApprove { id: format!("{digest:0<64}"), program: "deploy".into(), arguments: arguments.into() };
     let item = Some(LeaseRef { uid: "WorkItem-fix".into(), epoch: 1 });
     let request = ToolsetRequest { toolset: toolset.into(), item, step: ToolStep::Approval(call) };
     let bytes = serde_json::to_vec(&request).expect("JSON");

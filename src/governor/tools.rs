@@ -49,11 +49,12 @@ pub async fn of_agent(caller: &Caller, bytes: &[u8], context: &Context) -> Resul
         let message = format!("Toolset/{toolset} is not served now: its condition Ready says why");
         Refusal::new(Code::DestinationUnreachable, message).retry_after(RETRY_SECONDS)
     })?;
-    let held = lease_check::lease_of(caller, item.as_ref(), context);
     if let Some(call) = to_approve {
-        let asked = approvals::ApprovalRequest { toolset, call, item: held, timeout_seconds: served.approval_timeout_seconds };
+        // The gateway names the item that it told to the bridge. An item that the agent has taken since is another one.
+        let asked = approvals::ApprovalRequest { toolset, call, item, timeout_seconds: served.approval_timeout_seconds };
         return Ok(serde_json::json!(approvals::ask(caller, &agent, asked, context).await?));
     }
+    let held = lease_check::lease_of(caller, item.as_ref(), context);
     let target = ToolsetTarget { address: served.address.to_string(), service_account: served.service_account, item: held };
     Ok(serde_json::json!(target))
 }

@@ -12,8 +12,8 @@ pub enum LogFormat {
 }
 
 /// The filter if `RUST_LOG` is not set. The client's builder logs each failed connection as an error. That is off,
-/// because the caller logs the failure of its call.
-const DEFAULT_LOG_FILTER: &str = "warn,spillway=info,kube_client::client::builder=off";
+/// because the caller logs the failure of its call. So is the SDK of MCP, whose errors quote what an upstream says, perhaps its credential.
+const DEFAULT_LOG_FILTER: &str = "warn,spillway=info,kube_client::client::builder=off,rmcp=off";
 
 /// Starts logging to standard error. `RUST_LOG` selects the lines.
 pub fn start_logs(format: LogFormat) {

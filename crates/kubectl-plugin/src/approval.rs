@@ -222,7 +222,13 @@ pub async fn plan(cluster: &Cluster, decision: ToolDecision, arguments: &AnswerA
     let AnswerArguments { agent: name, id, reason, yes } = arguments;
     let agent = find::agent(cluster, name).await?;
     let call = select(&agent, decision, id.as_deref(), now).map_err(|words| Error::Usage(safe(&format!("agent \"{name}\" {words}"))))?;
-    Ok(Plan { agent: name.clone(), decision, call: call.clone(), reason: reason.clone(), ask: id.is_none() && !yes })
+    Ok(Plan {
+        agent: name.clone(),
+        decision,
+        call: call.clone(),
+        reason: reason.clone(),
+        ask: !yes && (id.is_none() || decision == ToolDecision::Approve),
+    })
 }
 
 /// The call that a person means.

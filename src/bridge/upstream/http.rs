@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::Sse;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::event_stream::{EventReader, EventTooLong};
 use crate::VERSION;
@@ -28,6 +29,8 @@ use crate::pki::tls;
 
 /// How long a connection is kept unused.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the upstream is told of the end of a call or of a session.
+pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest head of an answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The most bytes of a whole stream of events.
@@ -69,8 +72,10 @@ impl HttpFault {
     /// Whether the upstream may have acted upon the request.
     pub fn may_have_run(&self) -> bool {
         match self {
-            Self::NoConnection(_) | Self::Refused(_) | Self::Redirect(_) => false,
-            Self::Failed(_) | Self::Broken(_) | Self::TooLong(_) | Self::NoAnswer(_) => true,
+            Self::NoConnection(_) => false,
+            // A server may act, and then refuse to answer. With these it says that it did not read the request.
+            Self::Refused(status) => !matches!(status, 401 | 403 | 404 | 405 | 413 | 415 | 429),
+            Self::Redirect(_) | Self::Failed(_) | Self::Broken(_) | Self::TooLong(_) | Self::NoAnswer(_) => true,
         }
     }
 }
@@ -116,20 +121,22 @@ pub struct SessionHttp {
     connector: UpstreamConnector,
     authorization: Option<HeaderValue>,
     max_answer_bytes: usize,
+    /// No request waits longer. The SDK's task may outlive the session that nobody waits for any more.
+    until: Instant,
     record: Arc<SessionRecord>,
 }
 
 type Posted = Result<StreamableHttpPostResponse, HttpFault>;
 
 impl SessionHttp {
-    /// A client that sends `token`, and reads answers of at most `max_answer_bytes`.
-    pub fn new(connector: UpstreamConnector, token: Option<&str>, max_answer_bytes: usize) -> Result<Self, String> {
+    /// A client that sends `token`, reads answers of at most `max_answer_bytes`, and waits for none beyond `until`.
+    pub fn new(connector: UpstreamConnector, token: Option<&str>, max_answer_bytes: usize, until: Instant) -> Result<Self, String> {
         let authorization = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
         let mut authorization = authorization.map_err(|_| "the credential contains characters that no token has".to_owned())?;
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
-        Ok(Self { connector, authorization, max_answer_bytes, record: Arc::default() })
+        Ok(Self { connector, authorization, max_answer_bytes, until, record: Arc::default() })
     }
 
     /// What is known of its requests.
@@ -273,6 +280,10 @@ fn answers(message: ServerJsonRpcMessage, asked: &RequestId) -> Result<Option<Se
     }
 }
 
+fn late() -> HttpFault {
+    HttpFault::Broken("it did not answer in time".to_owned())
+}
+
 fn refusal(status: StatusCode) -> HttpFault {
     let code = status.as_u16();
     match status {
@@ -304,7 +315,9 @@ impl StreamableHttpClient for SessionHttp {
         _: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<HttpFault>> {
-        self.post(&uri, &message, session_id.as_deref(), custom_headers).await.map_err(|fault| {
+        let posting = self.post(&uri, &message, session_id.as_deref(), custom_headers);
+        let posted = timeout_at(self.until + FAREWELL_TIMEOUT, posting).await.unwrap_or_else(|_| Err(late()));
+        posted.map_err(|fault| {
             *self.record.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.clone());
             StreamableHttpError::Client(fault)
         })
@@ -320,7 +333,7 @@ impl StreamableHttpClient for SessionHttp {
         let request = self.request(axum::http::Method::DELETE, &uri, Some(&session_id), custom_headers, Bytes::new());
         // A server may keep its sessions, and forget them at its own time.
         let deleted = async { self.send(request?).await.map(drop) };
-        deleted.await.map_err(StreamableHttpError::Client)
+        timeout(FAREWELL_TIMEOUT, deleted).await.unwrap_or_else(|_| Err(late())).map_err(StreamableHttpError::Client)
     }
 
     /// There is no stream beside the answers: it would carry what is not passed on.

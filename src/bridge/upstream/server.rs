@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use spillway_bridge::answer::{Answer, Status};
 use spillway_bridge::definition::Definition;
 use spillway_bridge::redaction::Secrets;
-use spillway_bridge::upstream::listed::{OfferedTool, RawTool};
+use spillway_bridge::upstream::listed::{OfferedTool, RawTool, visible};
 use spillway_bridge::upstream::tool_states::{ToolFaultKind, ToolState, ToolStates};
 use spillway_bridge::upstream::{MAX_UPSTREAM_BYTES, Upstream};
 use spillway_wire::tools::{UpstreamFault, UpstreamFaultKind};
@@ -146,7 +146,7 @@ impl UpstreamServer {
                 true
             }
             Err(message) => {
-                let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
+                let message: String = visible(&message).chars().take(MAX_MESSAGE_CHARS).collect();
                 if self.set_unreachable(Some(message.clone())) {
                     tracing::warn!(url = %self.upstream.url, message, "the tools of the upstream cannot be listed");
                 }
@@ -158,7 +158,7 @@ impl UpstreamServer {
     async fn list(&self) -> Result<std::collections::BTreeMap<String, RawTool>, String> {
         let (token, secrets) = self.read_credential().await?;
         let listing = async {
-            let session = self.place.open(token.as_deref(), MAX_PAGE_BYTES).await?;
+            let session = self.place.open(token.as_deref(), MAX_PAGE_BYTES, Instant::now() + LOOK_TIMEOUT).await?;
             session.list(|name| self.upstream.tools.contains_key(name)).await
         };
         let tools = listing.await.map_err(|fault| secrets.remove(fault.message()))?;
@@ -209,7 +209,7 @@ impl UpstreamServer {
             () = tokio::time::sleep_until(until + Duration::from_secs(5)) => CallEnd::TimedOut,
         };
         let failed = |status, rule, message: String| {
-            let message: String = secrets.remove(message).chars().take(MAX_MESSAGE_CHARS).collect();
+            let message: String = visible(&secrets.remove(message)).chars().take(MAX_MESSAGE_CHARS).collect();
             Answer::not_run(status, rule, format!("the upstream: {message}"))
         };
         let most = definition.limits.stdout_bytes;
@@ -244,7 +244,7 @@ impl UpstreamServer {
         let answer_bytes = definition.limits.stdout_bytes + ENVELOPE_BYTES;
         let session_bytes = if asks_for_headers { MAX_PAGE_BYTES } else { answer_bytes.max(MIN_SESSION_BYTES) };
         let opening = async {
-            let session = self.place.open(token, session_bytes).await?;
+            let session = self.place.open(token, session_bytes, until).await?;
             if asks_for_headers {
                 // The SDK learns from the list which arguments become headers.
                 session.list(|_| false).await?;
@@ -309,11 +309,11 @@ fn without_secrets(value: Value, secrets: &Secrets) -> Value {
 }
 
 fn without(tool: RawTool, secrets: &Secrets) -> RawTool {
-    let RawTool { name, title, description, schema, read_only } = tool;
+    let RawTool { name, title, description, schema, read_only, too_long } = tool;
     let schema = match without_secrets(Value::Object(schema), secrets) {
         Value::Object(schema) => schema,
         _ => Map::new(),
     };
     let cleaned = |text: Option<String>| text.map(|text| secrets.remove(text));
-    RawTool { name, title: cleaned(title), description: cleaned(description), schema, read_only }
+    RawTool { name, title: cleaned(title), description: cleaned(description), schema, read_only, too_long }
 }

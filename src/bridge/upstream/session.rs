@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{
@@ -17,15 +16,13 @@ use spillway_bridge::upstream::listed::RawTool;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::http::{HttpFault, SessionHttp, SessionRecord, UpstreamConnector};
+use super::http::{FAREWELL_TIMEOUT, HttpFault, SessionHttp, SessionRecord, UpstreamConnector};
 use crate::VERSION;
 
 /// The most pages of a list of tools.
-const MAX_PAGES: usize = 64;
+const MAX_PAGES: usize = 16;
 /// The most bytes of a page.
 pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// How long the upstream is told of the end of a call or of a session.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The revision of the protocol that the upstream speaks, as far as it is known.
 #[derive(Debug, Default)]
@@ -110,9 +107,9 @@ pub struct SessionPlace {
 }
 
 impl SessionPlace {
-    /// Opens a session that sends `token`, and reads answers of at most `max_answer_bytes`.
-    pub async fn open(&self, token: Option<&str>, max_answer_bytes: usize) -> Result<Session, SessionFault> {
-        let http = SessionHttp::new(self.connector.clone(), token, max_answer_bytes).map_err(SessionFault::NotRun)?;
+    /// Opens a session that sends `token`, reads answers of at most `max_answer_bytes`, and waits for none beyond `until`.
+    pub async fn open(&self, token: Option<&str>, max_answer_bytes: usize, until: Instant) -> Result<Session, SessionFault> {
+        let http = SessionHttp::new(self.connector.clone(), token, max_answer_bytes, until).map_err(SessionFault::NotRun)?;
         let record = http.record();
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.clone())
             // A call is never sent twice.
@@ -242,5 +239,7 @@ fn raw(tool: Tool) -> RawTool {
         description: tool.description.map(|description| description.into_owned()),
         schema: Arc::unwrap_or_clone(tool.input_schema),
         read_only,
+        too_long: None,
     }
+    .bounded()
 }

@@ -68,8 +68,11 @@ impl<'a> BridgeCall<'a> {
         self.headers.insert(HeaderName::from_static(TOOL_VERDICT_HEADER), verdict(judged));
     }
 
-    /// From now on the request goes to where the bridge is by now, for the item that the agent holds now.
+    /// From now on the request goes to where the bridge is by now. It stays for the same item.
     pub fn set_target(&mut self, target: ToolsetTarget) -> Result<(), Refusal> {
+        if target.item != self.target.item {
+            return Err(Refusal::new(Code::NotWorking, "the agent has taken an item since it made this call; make the call again"));
+        }
         let verdict = self.headers.get(TOOL_VERDICT_HEADER).cloned();
         self.headers = asserted(&self.headers, self.pod, self.toolset, target.item.as_ref(), &self.id)
             .map_err(|error| Refusal::new(Code::Internal, format!("Toolset/{}: {error}", self.toolset)))?;

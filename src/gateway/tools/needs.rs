@@ -134,7 +134,7 @@ async fn send(call: &BridgeCall<'_>) -> Result<Sent, Refusal> {
 /// Whether the bridge has started nothing, and may start the same call later.
 fn is_busy(answer: &BridgeAnswer) -> bool {
     let status = answer.response.headers().get(TOOL_STATUS_HEADER);
-    status.is_some_and(|status| [Status::Busy, Status::BreakerOpen].iter().any(|busy| status == busy.label()))
+    status.is_some_and(|status| [Status::Busy, Status::BreakerOpen, Status::SpawnFailed].iter().any(|busy| status == busy.label()))
 }
 
 /// Brings artifacts of the item to the bridge.

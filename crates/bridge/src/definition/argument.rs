@@ -68,6 +68,18 @@ pub enum Checked {
 pub type Refusal = (&'static str, String);
 
 impl Argument {
+    /// The bytes of memory of its pattern.
+    pub fn pattern_bytes(&self) -> usize {
+        match &self.type_ {
+            ArgumentType::Text { pattern: Some(pattern), .. } => pattern.bytes(),
+            ArgumentType::Text { pattern: None, .. }
+            | ArgumentType::Integer { .. }
+            | ArgumentType::Boolean
+            | ArgumentType::Enum(_)
+            | ArgumentType::Artifact => 0,
+        }
+    }
+
     /// Checks the value of a call.
     pub fn check(&self, value: &Value) -> Result<Checked, Refusal> {
         let wrong_type = |expected: &str| ("type", format!("must be {expected}"));

@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 use super::argument::{Argument, ArgumentType, DEFAULT_MAX_CHARS, MAX_CHARS, check_characters};
 use super::fields::{ArgumentFields, EnvironmentFields, Fields, LimitFields, TypeName, in_file, parse};
 use super::front_matter::split;
-use super::pattern::Pattern;
+use super::pattern::{MAX_PATTERNS_BYTES, Pattern};
 use super::template::Template;
 use super::{Allowed, Definition, Fault, Limits};
 
@@ -82,12 +82,14 @@ pub fn load(bytes: &[u8], allowed: &Allowed) -> Result<Definition, Fault> {
     }
     let words = words(argv.as_deref(), &args)?;
     let begins: BTreeSet<&str> = words.iter().filter_map(Template::first_argument).collect();
-    let mut arguments = Vec::new();
+    let (mut arguments, mut pattern_bytes) = (Vec::new(), 0);
     for fields in &args {
         let argument = argument(fields, begins.contains(fields.name.value.as_str()))?;
         if arguments.iter().any(|known: &Argument| known.name == argument.name) {
             return Err(Fault::new(line(&fields.name), "duplicateArgument", format!("the argument {} is declared twice", argument.name)));
         }
+        pattern_bytes += argument.pattern_bytes();
+        check_pattern_bytes(pattern_bytes, line(&fields.name))?;
         arguments.push(argument);
     }
     let (environment, credentials) = environment(&env, allowed)?;
@@ -211,6 +213,15 @@ fn argument(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
 }
 
 /// The rules for the value of an argument, whatever its name. `begins`: a word of a command begins with it.
+/// Refuses patterns that take too much memory together: the leader loads definitions of all teams.
+pub(crate) fn check_pattern_bytes(bytes: usize, line: u32) -> Result<(), Fault> {
+    if bytes <= MAX_PATTERNS_BYTES {
+        return Ok(());
+    }
+    let message = format!("the compiled patterns take {bytes} bytes of memory, and may take {MAX_PATTERNS_BYTES}: use smaller repetitions");
+    Err(Fault::new(line, "patternsTooLarge", message))
+}
+
 pub(crate) fn argument_rules(fields: &ArgumentFields, begins: bool) -> Result<Argument, Fault> {
     let ArgumentFields { name, type_, description, required, pattern, max_length, leading_dash, min, max, values, multiline } = fields;
     let fault = |rule, message: String| Fault::new(line(name), rule, message);

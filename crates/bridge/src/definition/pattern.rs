@@ -8,6 +8,8 @@ use regex_syntax::hir::{Hir, Look};
 pub const MAX_PATTERN_CHARS: usize = 1024;
 /// The most bytes of a compiled pattern. Repetitions of repetitions need many.
 const MAX_COMPILED_BYTES: usize = 1024 * 1024;
+/// The most bytes of all compiled patterns of a definition, or of an upstream.
+pub const MAX_PATTERNS_BYTES: usize = 8 * 1024 * 1024;
 /// The deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
 
@@ -29,6 +31,11 @@ impl Pattern {
             .build_from_hir(&whole)
             .map_err(|_| "the pattern is too large: use fewer or smaller repetitions".to_owned())?;
         Ok(Self(regex))
+    }
+
+    /// The bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.0.memory_usage()
     }
 
     /// Whether the whole text matches.

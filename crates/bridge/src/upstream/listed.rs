@@ -33,6 +33,8 @@ pub struct RawTool {
     pub schema: Map<String, Value>,
     /// Whether it says that it changes nothing.
     pub read_only: Option<bool>,
+    /// The bytes of a schema or of texts that are too long, and were not kept.
+    pub too_long: Option<usize>,
 }
 
 /// A tool, as agents see it.
@@ -53,7 +55,7 @@ pub struct OfferedTool {
 impl RawTool {
     /// A hash of all that a model may read. It does not depend on the order of members.
     pub fn digest(&self) -> String {
-        let Self { name, title, description, schema, read_only } = self;
+        let Self { name, title, description, schema, read_only, too_long: _ } = self;
         let all = json!({"name": name, "title": title, "description": description, "inputSchema": schema, "readOnly": read_only});
         let mut text = String::new();
         write_sorted(&all, &mut text);
@@ -62,7 +64,18 @@ impl RawTool {
 
     /// The bytes of the schema.
     pub fn schema_bytes(&self) -> usize {
-        serde_json::to_string(&self.schema).map_or(usize::MAX, |text| text.len())
+        self.too_long.unwrap_or_else(|| serde_json::to_string(&self.schema).map_or(usize::MAX, |text| text.len()))
+    }
+
+    /// The same without what is too long to be offered: an upstream may list much of that.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let bytes = self.schema_bytes();
+        let texts = [&self.title, &self.description].into_iter().flatten().map(String::len).sum::<usize>();
+        if bytes.max(texts) <= MAX_SCHEMA_BYTES {
+            return self;
+        }
+        Self { name: self.name, too_long: Some(bytes.max(texts)), ..Self::default() }
     }
 
     /// Whether clients of the upstream are asked for headers with arguments.
@@ -121,7 +134,7 @@ fn clean_schema(schema: Value) -> Value {
 }
 
 /// The text without control characters, marks of direction, and the invisible letters of tags.
-fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let is_hidden = |character: char| {
         (character.is_control() && !matches!(character, '\n' | '\t'))
             || is_deceptive(character)

@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalog::{MAX_PROGRAMS, revision_of};
 use crate::definition::fields::{ArgumentFields, LimitFields, TypeName, read};
-use crate::definition::load::{MAX_ARGUMENTS, argument_rules, limits, line, timeout};
+use crate::definition::load::{MAX_ARGUMENTS, argument_rules, check_pattern_bytes, limits, line, timeout};
 use crate::definition::{Allowed, Argument, Definition, Fault};
 
 use fields::{ToolFields, ToolLimitFields, UpstreamFields};
@@ -87,9 +87,11 @@ impl Upstream {
         if tools.is_empty() || tools.len() > MAX_PROGRAMS {
             return Err(Fault::new(line(&url), "tools", format!("tools must name 1 to {MAX_PROGRAMS} tools")));
         }
-        let mut all = BTreeMap::new();
+        let (mut all, mut pattern_bytes) = (BTreeMap::new(), 0);
         for fields in &tools {
             let tool = tool(fields, &allowed)?;
+            pattern_bytes += tool.definition.arguments.iter().map(Argument::pattern_bytes).sum::<usize>();
+            check_pattern_bytes(pattern_bytes, line(&fields.name))?;
             if all.insert(tool.definition.name.clone(), tool).is_some() {
                 let message = format!("tools: {} is named twice", fields.name.value);
                 return Err(Fault::new(line(&fields.name), "duplicateName", message));
