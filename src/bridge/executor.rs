@@ -238,7 +238,7 @@ impl Executor {
             && let Err(not_run) = program.check(&definition.name).await
         {
             self.end_key(call, &not_run);
-            return Err(not_run.into());
+            return Err(not_run);
         }
         let begun = match approval(call, definition, loaded.catalog().revision(), (&files, &artifacts)) {
             Ok(Approval::Given(approved_by)) => {

@@ -10,7 +10,7 @@ use crate::controller::served_toolsets::ServedToolset;
 use crate::governor::tools;
 use crate::wire::tools::{ToolStep, ToolsetRequest};
 
-const DIGEST: &str = "0123456789abcdef0123456789abcdef";
+const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: TEAM.into(), name: name.into() }
@@ -45,7 +45,7 @@ fn new_agent() -> Value {
 
 async fn ask_for(leader: &Leader, toolset: &str, digest: &str, arguments: &str) -> Result<ApprovalVerdict, Refusal> {
     let caller = Caller { key: key("a"), uid: "POD-a".into(), gateway: "g".into(), external: None };
-    let call = CallToApprove { id: format!("{digest:0<64}"), program: "deploy".into(), arguments: arguments.into() };
+    let call = CallToApprove { id: digest.into(), program: "deploy".into(), arguments: arguments.into() };
     let item = Some(LeaseRef { uid: "WorkItem-fix".into(), epoch: 1 });
     let request = ToolsetRequest { toolset: toolset.into(), item, step: ToolStep::Approval(call) };
     let bytes = serde_json::to_vec(&request).expect("JSON");
@@ -165,11 +165,11 @@ async fn the_checks_of_a_call_hold_and_a_full_list_is_refused() {
     assert_eq!(ask_for(&leader, "other", DIGEST, "{}").await.expect_err("refused").code, Code::ToolsDenied);
     assert_eq!(stored(&leader), [Value::Null; 0]);
     for number in 0..8 {
-        assert_eq!(ask_for(&leader, "deploy", &format!("{number:032x}"), "{}").await, Ok(ApprovalVerdict::Waiting));
+        assert_eq!(ask_for(&leader, "deploy", &format!("{number:064x}"), "{}").await, Ok(ApprovalVerdict::Waiting));
     }
     let refusal = ask(&leader).await.expect_err("refused");
     assert!(refusal.code == Code::LimitReached && refusal.retry_after_seconds.is_some_and(|seconds| seconds > 900), "{refusal:?}");
-    assert_eq!(ask_for(&leader, "deploy", &format!("{:032x}", 3), "{}").await, Ok(ApprovalVerdict::Waiting), "a repeat");
+    assert_eq!(ask_for(&leader, "deploy", &format!("{:064x}", 3), "{}").await, Ok(ApprovalVerdict::Waiting), "a repeat");
     leader.context.toolsets.remove(&key("deploy"));
     assert_eq!(ask(&leader).await.expect_err("refused").code, Code::DestinationUnreachable);
 }

@@ -48,7 +48,7 @@ pub enum Format {
 
 /// Examples of `approve`.
 pub const APPROVE_HELP: &str = "Examples:
-  kubectl spillway approve coders-1f2e3d4c5b                      # the only call that waits; asks first
+  kubectl spillway approve coders-1f2e3d4c5b                      # the only call that waits
   kubectl spillway approve coders-1f2e3d4c5b 5f0e --reason 'OPS-7'  # the call whose id begins so
 
 The call runs once. This needs the right to approve the Toolset (verb approve on toolsets.spillway.dev) and the right to patch
@@ -73,7 +73,7 @@ pub struct AnswerArguments {
     /// The reason, for the agent and for people
     #[arg(long, value_name = "TEXT", value_parser = input::reason)]
     pub reason: Option<String>,
-    /// Do not ask, also if no id is given
+    /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
 }

@@ -72,7 +72,7 @@ impl HttpFault {
     /// Whether the upstream may have acted upon the request.
     pub fn may_have_run(&self) -> bool {
         match self {
-            Self::NoConnection(_) => false,
+            Self::NoConnection(_) | Self::Redirect(307 | 308) => false,
             // A server may act, and then refuse to answer. With these it says that it did not read the request.
             Self::Refused(status) => !matches!(status, 401 | 403 | 404 | 405 | 413 | 415 | 429),
             Self::Redirect(_) | Self::Failed(_) | Self::Broken(_) | Self::TooLong(_) | Self::NoAnswer(_) => true,

@@ -188,3 +188,26 @@ fn a_schema_that_is_too_long_is_not_offered() {
     seen.look(&upstream, &listed(&[tool]));
     assert!(matches!(seen.tool("a"), Some(ToolState::TooLong(_))) && seen.offered().count() == 0);
 }
+
+#[test]
+fn patterns_have_a_bounded_memory_together() {
+    let arguments: Vec<Value> = (0..32).map(|number| json!({"name": format!("a{number}"), "pattern": "\\w{12}"})).collect();
+    let tools: Vec<Value> = (0..64).map(|number| json!({"name": format!("t{number}"), "arguments": arguments})).collect();
+    let text = json!({"url": "https://mcp.example.com/mcp", "tools": tools}).to_string();
+    let fault = load(&text).expect_err("it is too much");
+    assert!(matches!(fault.rule, "patternsTooLarge" | "FileTooLong" | "tooManyValues"), "{fault}");
+    let few = json!({"url": "https://mcp.example.com/mcp", "tools": [{"name": "t", "arguments": arguments[..2]}]}).to_string();
+    load(&few).expect("a few are fine");
+    assert_eq!(
+        load(&json!({"url": "https://mcp.example.com/mcp", "tools": tools[..8]}).to_string()).expect_err("too much").rule,
+        "patternsTooLarge"
+    );
+}
+
+#[test]
+fn what_is_too_long_to_be_offered_is_not_kept() {
+    let schema = json!({"description": "x".repeat(MAX_SCHEMA_BYTES)}).as_object().expect("an object").clone();
+    let long = RawTool { schema, ..raw("a", "d") }.bounded();
+    assert!(long.schema.is_empty() && long.schema_bytes() > MAX_SCHEMA_BYTES);
+    assert_eq!(raw("a", "d").bounded(), raw("a", "d"));
+}

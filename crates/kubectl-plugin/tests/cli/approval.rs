@@ -31,7 +31,7 @@ fn reviewed(user: &str) -> Value {
 }
 
 fn arguments(id: Option<&str>) -> AnswerArguments {
-    AnswerArguments { agent: "a".into(), id: id.map(str::to_owned), reason: Some("OPS-7".into()), yes: false }
+    AnswerArguments { agent: "a".into(), id: id.map(str::to_owned), reason: Some("OPS-7".into()), yes: id.is_some() }
 }
 
 #[tokio::test]
@@ -94,6 +94,10 @@ async fn a_call_that_changes_meanwhile_is_not_answered() {
     assert!(console.told.failed && console.told.err.contains("waits no more for call 5f0e"), "{:?}", console.told);
     // Without a yes nothing is written.
     let asked = arguments(None);
+    let (done, _) = tokio::join!(approval::answer(&cluster, Approve, &asked, &mut console), server.answer(200, waiting()));
+    assert_eq!(done.expect_err("refused").to_string(), "nothing was answered");
+    // A person sees the whole call before it is approved, also one that is named.
+    let asked = AnswerArguments { yes: false, ..arguments(Some("5f0e")) };
     let (done, _) = tokio::join!(approval::answer(&cluster, Approve, &asked, &mut console), server.answer(200, waiting()));
     assert_eq!(done.expect_err("refused").to_string(), "nothing was answered");
     let late = asking(json!([call("5f0e", "Waiting", "2026-01-01T00:00:01Z")]), json!([]));
