@@ -18,6 +18,7 @@ use crate::controller::Context;
 use crate::policy::tool_approval::{
     self, Call, Facts, HeldItem, NewQuestion, News, Question, Reviewed, State, Verdict, next_change, review,
 };
+use crate::wire::text::visible;
 use crate::wire::tools::{ApprovalVerdict, CallToApprove, MAX_SHOWN_ARGUMENTS_CHARS};
 use crate::wire::work::LeaseRef;
 use crate::wire::{Code, Refusal};
@@ -65,7 +66,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, asked: ApprovalRequest, context
     if reviewed.questions == questions(agent) {
         return told(verdict);
     }
-    let _turn = turn(&caller.key.namespace, context).await?;
+    let turn = turn(&caller.key.namespace, context).await?;
     let settled = settle(&caller.key, agent.metadata.uid.as_deref(), context, decide).await.map_err(|error| {
         tracing::warn!(%error, namespace = %caller.key.namespace, agent = %caller.key.name, "the approval of a call could not be stored");
         if error.class() == Class::LostLeadership {
@@ -73,8 +74,10 @@ pub async fn ask(caller: &Caller, agent: &Agent, asked: ApprovalRequest, context
         }
         Refusal::unavailable("the approval of this call could not be stored; try again")
     })?;
-    let (_, verdict) = settled.ok_or_else(|| Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls"))?;
-    told(verdict)
+    // Events may be slow, and others wait for the turn.
+    drop(turn);
+    let settled = settled.ok_or_else(|| Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls"))?;
+    told(settled.publish(context).await.1)
 }
 
 /// Looks at the questions of an agent: people may have answered, or time has passed. Returns the time until the next look.
@@ -88,19 +91,43 @@ pub async fn look(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<O
     let left = if reviewed.questions == stored {
         stored
     } else {
-        settle(key, agent.metadata.uid.as_deref(), context, decide).await?.map(|(questions, ())| questions).unwrap_or_default()
+        match settle(key, agent.metadata.uid.as_deref(), context, decide).await? {
+            Some(settled) => settled.publish(context).await.0,
+            None => Vec::new(),
+        }
     };
     let wait = |at: i64| Duration::from_secs(u64::try_from(at.saturating_sub(now())).unwrap_or(0).max(1));
     Ok(next_change(&left).map(|at| wait(at).min(LOOK_INTERVAL)))
 }
 
-/// Decides from the live object, and stores the questions if they differ. Then people hear of it. `None`: the Agent is gone.
+/// Questions that are stored, and what is told of them.
+struct StoredQuestions<T> {
+    questions: Vec<Question>,
+    told: T,
+    /// The Agent as it was written, and what changed.
+    news: Option<(Agent, Vec<News>)>,
+}
+
+impl<T> StoredQuestions<T> {
+    /// Tells people what changed.
+    async fn publish(self, context: &Context) -> (Vec<Question>, T) {
+        let Self { questions, told, news } = self;
+        if let Some((agent, all)) = news {
+            for one in &all {
+                publish(&agent, one, context).await;
+            }
+        }
+        (questions, told)
+    }
+}
+
+/// Decides from the live object, and stores the questions if they differ. `None`: the Agent is gone.
 async fn settle<T>(
     key: &ObjectKey,
     uid: Option<&str>,
     context: &Context,
     decide: impl Fn(&[Question], &Facts<'_>) -> (Reviewed, T),
-) -> Result<Option<(Vec<Question>, T)>, Error> {
+) -> Result<Option<StoredQuestions<T>>, Error> {
     let api = context.api::<Agent>(&key.namespace);
     for _ in 0..MAX_WRITE_ATTEMPTS {
         let live = api.get_opt(&key.name).await.map_err(Error::of("reading an Agent"))?;
@@ -110,7 +137,7 @@ async fn settle<T>(
         }
         let (Reviewed { questions: next, news }, told) = with_facts(&live, key, context, &decide);
         if next == questions(&live) {
-            return Ok(Some((next, told)));
+            return Ok(Some(StoredQuestions { questions: next, told, news: None }));
         }
         context.leadership.check()?;
         let body = json!({
@@ -118,12 +145,7 @@ async fn settle<T>(
             "status": {"toolApprovals": status(&next), "governorEpoch": context.epoch},
         });
         match calls::patch_status::<Agent>(&api, &key.name, &body).await {
-            Ok(stored) => {
-                for one in &news {
-                    publish(&stored, one, context).await;
-                }
-                return Ok(Some((next, told)));
-            }
+            Ok(stored) => return Ok(Some(StoredQuestions { questions: next, told, news: Some((stored, news)) })),
             Err(error) if error.class() == Class::Conflict => {}
             Err(error) => return Err(error),
         }
@@ -154,18 +176,9 @@ fn item_name(namespace: &str, uid: &str, context: &Context) -> String {
     context.work_index.with(namespace, |work| work.by_uid(uid)).map(|(name, _)| name).unwrap_or_default()
 }
 
-/// A text of a bridge or of an agent, for people: characters that could deceive the reader of a terminal are escaped.
-fn shown(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        if deceives_reader(character) { safe.extend(character.escape_unicode()) } else { safe.push(character) }
-    }
-    safe
-}
-
-/// The same, whole: a person must not approve what is behind the end of a text.
+/// A text of a bridge or of an agent, for people. It is whole: a person must not approve what is behind its end.
 fn shown_whole(what: &str, text: &str, max_chars: usize) -> Result<String, Refusal> {
-    let shown = shown(text);
+    let shown = visible(text);
     let chars = shown.chars().count();
     if chars <= max_chars {
         return Ok(shown);
@@ -173,12 +186,6 @@ fn shown_whole(what: &str, text: &str, max_chars: usize) -> Result<String, Refus
     let message =
         format!("a person who approves this call must see {what} whole: with escapes it has {chars} characters, and may have {max_chars}");
     Err(Refusal::new(Code::LimitReached, message))
-}
-
-/// Whether a character moves the cursor, changes the direction of the text, or is not seen.
-fn deceives_reader(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn told(verdict: Verdict) -> Result<ApprovalVerdict, Refusal> {
@@ -248,7 +255,7 @@ fn verdict_note(verb: &str, question: &Question) -> String {
         State::Waiting | State::TimedOut => ("nobody", None),
     };
     let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    shown(&format!("{by} {verb} the call {}{reason}", described(question)))
+    visible(&format!("{by} {verb} the call {}{reason}", described(question)))
 }
 
 #[cfg(test)]

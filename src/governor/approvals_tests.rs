@@ -192,7 +192,7 @@ async fn texts_of_an_agent_cannot_deceive_the_reader() {
     let mut leader = leader(&new_agent());
     let hostile = "{\"a\":\"\u{1b}[2J\u{202e}x\u{200b}\"}";
     assert_eq!(ask_for(&leader, "deploy", DIGEST, hostile).await, Ok(ApprovalVerdict::Waiting));
-    let expected = r#"{"a":"\u{1b}[2J\u{202e}x\u{200b}"}"#;
+    let expected = r#"{"a":"\u001b[2J\u202ex\u200b"}"#;
     assert_eq!(stored(&leader)[0]["arguments"], expected);
     assert!(leader.take_notices()[0].2.contains(expected));
     let long = "\u{200b}".repeat(200);

@@ -7,14 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use spillway_wire::text::hex;
+use spillway_wire::text::{hex, visible};
 use spillway_wire::tools::{ApprovalVerdict, CallToApprove, JudgedCall, MAX_SHOWN_ARGUMENTS_CHARS};
 
 use crate::audit::{Caller, RecordedFile};
 use crate::call::CallRefused;
-
-/// Unicode calls these letters, and they look like nothing: fillers of Hangul.
-const LETTERS_WITHOUT_SHAPE: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
 
 /// A call that needs the approval of a person.
 #[derive(Clone, Copy, Debug)]
@@ -93,22 +90,6 @@ impl GuardedCall<'_> {
             None => value.clone(),
         }
     }
-}
-
-/// A text of JSON in which each character can be seen: those that have no shape, or look like a space, are written as their numbers.
-fn visible(json: &str) -> String {
-    json.chars().fold(String::new(), |mut text, character| {
-        if character == ' ' || character.is_ascii_graphic() || (character.is_alphanumeric() && !LETTERS_WITHOUT_SHAPE.contains(&character))
-        {
-            text.push(character);
-        } else {
-            let mut units = [0; 2];
-            for unit in character.encode_utf16(&mut units) {
-                text += &format!("\\u{unit:04x}");
-            }
-        }
-        text
-    })
 }
 
 #[cfg(test)]

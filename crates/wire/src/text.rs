@@ -22,9 +22,36 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// Unicode calls these letters, and they look like nothing: fillers of Hangul.
+const LETTERS_WITHOUT_SHAPE: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
+
+/// A text in which a person sees each character: those that move the cursor, turn the direction, have no shape or look like a space are
+/// written as `\uXXXX`. A text of JSON stays one, with the same meaning.
+pub fn visible(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut seen, character| {
+        let is_letter = character.is_alphanumeric() && !LETTERS_WITHOUT_SHAPE.contains(&character);
+        if character == ' ' || character.is_ascii_graphic() || is_letter {
+            seen.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                let _ = write!(seen, "\\u{unit:04x}"); // writing to a String cannot fail
+            }
+        }
+        seen
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_person_sees_each_character() {
+        assert_eq!(visible("a b-\u{e9}\u{65e5}"), "a b-\u{e9}\u{65e5}");
+        let hidden = "\u{1b}\u{202e}\u{200b}\u{a0}\u{3164}\u{e0041}\u{ad}";
+        assert_eq!(visible(hidden), "\\u001b\\u202e\\u200b\\u00a0\\u3164\\udb40\\udc41\\u00ad");
+        assert_eq!(visible(&visible(hidden)), visible(hidden));
+    }
 
     #[test]
     fn a_segment_of_a_path_may_be_any_text() {
