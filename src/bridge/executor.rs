@@ -234,16 +234,10 @@ impl Executor {
             return Ok(Begun::Answered(answer));
         }
         // Nobody is asked about what cannot run now.
-        if definition.requires_approval
-            && let Err(not_run) = program.check(&definition.name).await
-        {
-            self.end_key(call, &not_run);
-            return Err(not_run);
-        }
-        let begun = match approval(call, definition, loaded.catalog().revision(), (&files, &artifacts)) {
-            Ok(Approval::Given(approved_by)) => {
-                self.begin_first(call, definition, program, Granted { words, taken, artifacts, approved_by }).await
-            }
+        let checked = if definition.requires_approval { program.check(&definition.name).await } else { Ok(()) };
+        let approval = checked.and_then(|()| approval(call, definition, loaded.catalog().revision(), (&files, &artifacts)));
+        let begun = match approval {
+            Ok(Approval::Given(approved_by)) => self.begin_first(call, definition, program, Granted { words, taken, approved_by }).await,
             Ok(Approval::Needed(question)) => Ok(Begun::Needs(CallNeeds::Approval(question))),
             Err(not_run) => Err(not_run),
         };
@@ -321,7 +315,7 @@ impl Executor {
         }
         let arguments = recorded_arguments(&secrets.remove_from(Value::Object(call.arguments.clone())));
         let (caller, name) = (&call.caller, ready.definition.name.as_str());
-        let (artifacts, approved_by) = (&ready.granted.artifacts, ready.granted.approved_by.as_deref());
+        let (artifacts, approved_by) = (&ready.granted.taken.recorded(), ready.granted.approved_by.as_deref());
         let start = Event::Start { audit_id, caller, program: name, revision, arguments: &arguments, artifacts, approved_by };
         if let Err(error) = self.write(&start).await {
             tracing::error!(%error, "the audit log cannot be written; calls are denied");
@@ -447,8 +441,6 @@ struct Granted {
     words: Vec<String>,
     /// Its artifacts.
     taken: TakenFiles,
-    /// The same, as they are recorded.
-    artifacts: BTreeMap<String, RecordedFile>,
     /// The user who approved it. None: nobody has to.
     approved_by: Option<String>,
 }

@@ -36,6 +36,8 @@ use crate::wire::{Code, Refusal};
 const MAX_ROUNDS: usize = 6;
 /// How long an approved call waits for what hinders it: a full bridge, one that is being replaced, another leader.
 const APPROVED_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often an approved call may fail to start, and is tried again.
+const MAX_FAILED_STARTS: usize = 2;
 /// Between two tries of an approved call.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The most bytes of [`CallNeeds`].
@@ -59,11 +61,11 @@ enum Sent {
 
 /// The bridge's answer to the program, once the bridge has all that the call needs.
 pub async fn answer_with_needs(mut call: BridgeCall<'_>, watch: &mut Watch) -> Result<BridgeAnswer, Refusal> {
-    let (mut rounds, mut approved_until) = (0, None);
+    let (mut rounds, mut failed_starts, mut approved_until) = (0, 0, None);
     loop {
         let is_approved = approved_until.is_some_and(|until| Instant::now() < until);
         let hindered = match watch.guard(send(&call)).await? {
-            Sent::Answered(answer) if !(is_approved && is_busy(&answer)) => return Ok(answer),
+            Sent::Answered(answer) if !(is_approved && may_start_later(&answer, &mut failed_starts)) => return Ok(answer),
             Sent::Answered(_) => call.unreachable("the bridge is busy"),
             Sent::Hindered(refusal) => refusal,
             Sent::Needs(needs) => {
@@ -131,10 +133,16 @@ async fn send(call: &BridgeCall<'_>) -> Result<Sent, Refusal> {
     serde_json::from_slice(&bytes).map(Sent::Needs).map_err(|error| call.unreachable(&error.to_string()))
 }
 
-/// Whether the bridge has started nothing, and may start the same call later.
-fn is_busy(answer: &BridgeAnswer) -> bool {
+/// Whether the bridge has started nothing, and may start the same call later. A program that fails to start counts for the circuit breaker of
+/// its agent and of all, so that it is tried only a few times.
+fn may_start_later(answer: &BridgeAnswer, failed_starts: &mut usize) -> bool {
     let status = answer.response.headers().get(TOOL_STATUS_HEADER);
-    status.is_some_and(|status| [Status::Busy, Status::BreakerOpen, Status::SpawnFailed].iter().any(|busy| status == busy.label()))
+    let is = |one: Status| status.is_some_and(|status| status == one.label());
+    if is(Status::SpawnFailed) {
+        *failed_starts += 1;
+        return *failed_starts <= MAX_FAILED_STARTS;
+    }
+    is(Status::Busy) || is(Status::BreakerOpen)
 }
 
 /// Brings artifacts of the item to the bridge.
