@@ -115,7 +115,7 @@ $(TOOLS)/bin/cargo-deny:
 	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
 
 unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 	tests/docs.sh
 
 h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener with HTTP/2

@@ -24,7 +24,7 @@ use std::time::Duration;
 use spillway::gateway::models::Times;
 use spillway::serve::Bounds;
 use spillway::serve::lifetime::Times as ConnectionTimes;
-use world::{Side, TestCluster};
+use world::{Side, TestCluster, wait_for};
 
 /// The time that a gateway gives strange connections: 3 s were too short for honest clients on a busy machine. Tests wait
 /// for connections that end after it.
@@ -47,5 +47,7 @@ async fn served(bounds: Bounds) -> Served {
     let world = TestCluster::new().await;
     let side = world.gateway("g", Times::default(), true);
     let address = world.serve(&side, bounds).await;
+    // Without the connection, calls of agents are refused. An honest call does not show it: the gateway answers it alone.
+    wait_for("the gateway is connected to the governor", || (!world.leader.table().begins.is_empty()).then_some(())).await;
     Served { world, side, address }
 }

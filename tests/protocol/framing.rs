@@ -95,7 +95,6 @@ async fn each_request_is_read_in_one_way() {
         ("what is no HTTP", vec![0xff; 64], &[&[400]]),
     ];
     let served = served(short()).await;
-    // The first answer shows that the governor is there.
     assert_eq!(served.honest_call().await, 200);
     let mut wrong = Vec::new();
     let asked = futures::future::join_all(rows.iter().map(async |(name, bytes, expected)| {
