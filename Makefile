@@ -118,8 +118,9 @@ unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked --no-fail-fast
 	tests/docs.sh
 
+# Of the whole workspace, like the unit tests: for one package alone Cargo would build it again with other features.
 h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener with HTTP/2
-	H2SPEC="$(TOOLS)/bin/h2spec" cargo test --locked --package spillway --test protocol h2spec
+	H2SPEC="$(TOOLS)/bin/h2spec" cargo test --workspace --locked --test protocol h2spec
 
 # A program in Go, pinned by its module. The cluster's build needs Go too.
 $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum

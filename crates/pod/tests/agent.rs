@@ -443,6 +443,8 @@ fn a_command_that_nobody_times_is_ended_and_what_was_there_before_lives() {
     let now = spillway_pod::clock::BootTime::now().millis();
     line.say(&json!({"activity": {"action": null, "called": {"begun": now, "seen": now}}}));
     until_program(&mut line, "running");
+    // The kernel gives the start of a process in hundredths of a second: the command must not seem to be older than the call.
+    std::thread::sleep(Duration::from_millis(20));
     fs::write(folder.path("go"), "").expect("written");
     line.until("commandHung");
     agent.wait_output("went on");
@@ -472,14 +474,16 @@ fn a_command_hangs_although_another_conversation_of_its_program_calls_on() {
     agent.wait_output("ready");
     until_program(&mut line, "running");
     let millis = || spillway_pod::clock::BootTime::now().millis();
-    let now = millis();
-    let asked = json!({"first": now, "begun": now, "ended": now + 1});
+    let begun = millis();
+    // The kernel gives the start of a process in hundredths of a second: the command must not seem to be older than the call.
+    std::thread::sleep(Duration::from_millis(20));
     fs::write(folder.path("go"), "").expect("written");
     agent.wait_output("begins");
+    let asked = json!({"first": begun, "begun": begun, "ended": millis()});
     // The other conversation makes a call later, whose answer lasts as long as the test.
     std::thread::sleep(Duration::from_millis(200));
     let later = millis();
-    let called = json!({"begun": later, "seen": later + 3_600_000, "conversations": [asked, {"first": now, "begun": later}]});
+    let called = json!({"begun": later, "seen": later + 3_600_000, "conversations": [asked, {"first": begun, "begun": later}]});
     line.say(&json!({"activity": {"action": null, "called": called}}));
     line.until("commandHung");
     agent.wait_output("went on");
