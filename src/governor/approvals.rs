@@ -64,7 +64,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, asked: ApprovalRequest, context
     // Most questions are repeats, and nothing has changed. The cache may lag, and then this is asked again.
     let (reviewed, verdict) = with_facts(agent, &caller.key, context, decide);
     if reviewed.questions == questions(agent) {
-        return told(verdict);
+        return told(verdict, &caller.uid, context);
     }
     let turn = turn(&caller.key.namespace, context).await?;
     let settled = settle(&caller.key, agent.metadata.uid.as_deref(), context, decide).await.map_err(|error| {
@@ -77,7 +77,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, asked: ApprovalRequest, context
     // Events may be slow, and others wait for the turn.
     drop(turn);
     let settled = settled.ok_or_else(|| Refusal::new(Code::AgentEnded, "this agent has ended and may make no more calls"))?;
-    told(settled.publish(context).await.1)
+    told(settled.publish(context).await.1, &caller.uid, context)
 }
 
 /// Looks at the questions of an agent: people may have answered, or time has passed. Returns the time until the next look.
@@ -188,9 +188,13 @@ fn shown_whole(what: &str, text: &str, max_chars: usize) -> Result<String, Refus
     Err(Refusal::new(Code::LimitReached, message))
 }
 
-fn told(verdict: Verdict) -> Result<ApprovalVerdict, Refusal> {
+fn told(verdict: Verdict, pod_uid: &str, context: &Context) -> Result<ApprovalVerdict, Refusal> {
     Ok(match verdict {
-        Verdict::Waiting => ApprovalVerdict::Waiting,
+        Verdict::Waiting => {
+            // The agent waits for a person, so its item does not stall. How long it may wait is bounded by the Toolset.
+            context.live.progressed(pod_uid);
+            ApprovalVerdict::Waiting
+        }
         Verdict::Approved { by } => ApprovalVerdict::Approved { by },
         Verdict::Denied { by, reason } => ApprovalVerdict::Denied { by, reason: reason.unwrap_or_default() },
         Verdict::TimedOut => ApprovalVerdict::TimedOut,

@@ -7,7 +7,10 @@ use serde_json::Value;
 use super::*;
 use crate::controller::fake::{self, Leader, TEAM};
 use crate::controller::served_toolsets::ServedToolset;
+use crate::governor::live::Working;
 use crate::governor::tools;
+use crate::policy::health::Finding;
+use crate::wire::agent::{Program, Report};
 use crate::wire::tools::{ToolStep, ToolsetRequest};
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -100,6 +103,29 @@ async fn a_call_waits_for_a_person_and_is_let_through_once() {
     let events: Vec<String> = leader.events().into_iter().map(|(reason, _)| reason).collect();
     assert_eq!(events, ["ApprovalRequested", "ApprovalGiven"], "a repeated event counts in its series");
     assert_eq!(leader.take_notices().len(), 1, "people are told again");
+}
+
+#[tokio::test]
+async fn an_item_does_not_stall_while_its_agent_waits_for_a_person() {
+    let leader = leader(&new_agent());
+    leader.reconcile_agent("a").await;
+    let live = &leader.context.live;
+    let _session = live.session("g".into());
+    let silent = Report { silent_ms: 3_600_000, ..Report::of(Program::Running) };
+    live.reported("POD-a", "g", silent, jiff::Timestamp::UNIX_EPOCH);
+    let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let held = LeaseRef { uid: "WorkItem-fix".into(), epoch: 1 };
+    let working = Working { held, lease: hour, stall: minute, attempt: hour, cancelling: false, paused: None, had_all_tokens: false };
+    live.holds("POD-a", Some(working));
+    let finding_after = |seconds| {
+        (0..seconds).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+        live.view("POD-a").expect("it is known").finding
+    };
+    for _ in 0..3 {
+        assert_eq!(ask(&leader).await, Ok(ApprovalVerdict::Waiting));
+        assert_eq!(finding_after(50), Finding::Well);
+    }
+    assert!(matches!(finding_after(10), Finding::ItemStalled(_)), "it asks no more");
 }
 
 #[tokio::test]

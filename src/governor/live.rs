@@ -367,7 +367,7 @@ impl Live {
     }
 
     /// One tick. Returns the agents whose finding has changed.
-    fn tick(&self, time: Duration) -> Vec<ObjectKey> {
+    pub(super) fn tick(&self, time: Duration) -> Vec<ObjectKey> {
         let mut guard = self.lock();
         let State { liveness, agents, tripped, gangs: _ } = &mut *guard;
         liveness.tick(time);

@@ -1,8 +1,8 @@
 //! `approvals`, `approve` and `deny`: calls of privileged programs that wait for a person.
 //!
 //! An answer is written into the spec of the Agent, under the name of the user that the API server knows. It names the id of one call, and
-//! the patch carries the resource version, so nobody approves a call that was not shown. Texts of agents are printed without characters that
-//! move the cursor or hide something.
+//! the patch carries the resource version, so nobody approves a call that was not shown. Of texts of agents a person sees each
+//! character ([`visible`]): nothing is cut or joined.
 
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -11,6 +11,7 @@ use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 use serde::Serialize;
 use serde_json::json;
+use spillway_wire::text::visible;
 
 use super::connect::Cluster;
 use super::console::{Console, Output};
@@ -163,15 +164,9 @@ fn row(waiting: &WaitingCall, with_namespace: bool, now: Timestamp) -> Vec<Strin
         arguments.push('…');
     }
     let expires = format!("in {}", age(Some(now), call.expire_time.0));
-    let fields = [agent.clone(), call.id.clone(), call.toolset.clone(), call.program.clone(), safe(&arguments)];
+    let fields = [agent.clone(), call.id.clone(), call.toolset.clone(), call.program.clone(), visible(&arguments)];
     let place = with_namespace.then(|| namespace.clone());
     place.into_iter().chain(fields).chain([age(Some(call.request_time.0), now), expires]).collect()
-}
-
-/// A text of an agent on one line, without characters that move the cursor or are not seen. Nothing is cut or joined: a person approves it.
-fn safe(text: &str) -> String {
-    let hides = |character: char| matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    printable(text).chars().map(|character| if hides(character) { '\u{fffd}' } else { character }).collect()
 }
 
 /// What a person is asked about, and what is written afterwards.
@@ -221,7 +216,7 @@ pub async fn answer(
 pub async fn plan(cluster: &Cluster, decision: ToolDecision, arguments: &AnswerArguments, now: Timestamp) -> Result<Plan, Error> {
     let AnswerArguments { agent: name, id, reason, yes } = arguments;
     let agent = find::agent(cluster, name).await?;
-    let call = select(&agent, decision, id.as_deref(), now).map_err(|words| Error::Usage(safe(&format!("agent \"{name}\" {words}"))))?;
+    let call = select(&agent, decision, id.as_deref(), now).map_err(|words| Error::Usage(visible(&format!("agent \"{name}\" {words}"))))?;
     Ok(Plan {
         agent: name.clone(),
         decision,
@@ -329,13 +324,13 @@ fn words(decision: ToolDecision) -> (&'static str, &'static str) {
 /// What is approved, in lines.
 fn described(plan: &Plan) -> String {
     let ToolApproval { toolset, program, arguments, item, expire_time, .. } = &plan.call;
-    let item = item.as_ref().map(|item| format!("  item:      {}\n", safe(&item.name))).unwrap_or_default();
+    let item = item.as_ref().map(|item| format!("  item:      {}\n", visible(&item.name))).unwrap_or_default();
     format!(
         "  agent:     {}\n  toolset:   {}\n  program:   {}\n  arguments: {}\n{item}  expires:   {}",
-        safe(&plan.agent),
-        safe(toolset),
-        safe(program),
-        safe(arguments),
+        visible(&plan.agent),
+        visible(toolset),
+        visible(program),
+        visible(arguments),
         expire_time.0
     )
 }
@@ -348,7 +343,7 @@ pub fn render(report: &Report) -> Output {
         Some(words) => output.failure(printable(words)),
         None => {
             let (_, past) = words(plan.decision);
-            output.line(format!("agent.{GROUP}/{} call {} {past} by {}", plan.agent, plan.call.id, safe(user)));
+            output.line(format!("agent.{GROUP}/{} call {} {past} by {}", plan.agent, plan.call.id, visible(user)));
             output.line(described(plan));
         }
     }

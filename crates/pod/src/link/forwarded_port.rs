@@ -1,6 +1,7 @@
 //! The ports for git, for tools and for artifacts: they forward requests to the gateway, and the answers back.
 //!
-//! They decide nothing and keep nothing. No credential is in the pod: the gateway adds the team's.
+//! They decide nothing and keep nothing. No credential is in the pod: the gateway adds the team's. Each request and each answer counts as
+//! activity of the program.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use spillway_wire::headers::is_never_forwarded;
 use spillway_wire::tools::TOOLS_PATH_PREFIX;
 use spillway_wire::work::LeaseRef;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::forwarding::{Answer, message, refused, set_item, strip, unreachable};
 use super::gateway::{Gateway, Silence, refusal};
+use super::input::Input;
 use crate::asked_body::when_asked;
 use crate::link_says;
 
@@ -44,6 +46,7 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 pub struct ForwardedPort {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<LeaseRef>>,
+    inputs: mpsc::Sender<Input>,
     kind: Kind,
 }
 
@@ -61,18 +64,23 @@ enum Kind {
 impl ForwardedPort {
     /// Forwards requests of git clients to `gateway`, for the item that the program works on, and the commit that its supervisor
     /// announced.
-    pub fn git(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, commit: watch::Receiver<Option<PendingCommit>>) -> Self {
-        Self { gateway, item, kind: Kind::Git(commit) }
+    pub fn git(
+        gateway: Arc<Gateway>,
+        item: watch::Receiver<Option<LeaseRef>>,
+        inputs: mpsc::Sender<Input>,
+        commit: watch::Receiver<Option<PendingCommit>>,
+    ) -> Self {
+        Self { gateway, item, inputs, kind: Kind::Git(commit) }
     }
 
     /// Forwards requests of MCP clients to `gateway`, for the item that the program works on.
-    pub fn tools(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
-        Self { gateway, item, kind: Kind::Tools }
+    pub fn tools(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { gateway, item, inputs, kind: Kind::Tools }
     }
 
     /// Forwards calls about artifacts to `gateway`, for the item that the program works on.
-    pub fn artifacts(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>) -> Self {
-        Self { gateway, item, kind: Kind::Artifacts }
+    pub fn artifacts(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { gateway, item, inputs, kind: Kind::Artifacts }
     }
 
     /// Start of the paths, and what the port serves.
@@ -93,6 +101,11 @@ impl ForwardedPort {
         let mut builder = http1::Builder::new();
         builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 * 1024);
         let _ = builder.serve_connection(TokioIo::new(stream), service).await; // the client may have gone
+    }
+
+    /// If the loop is busy, the note is dropped: the loop was told of activity a moment ago.
+    fn note_activity(&self) {
+        let _ = self.inputs.try_send(Input::RequestForwarded);
     }
 
     async fn answer(&self, mut request: Request<Incoming>) -> Answer {
@@ -118,7 +131,9 @@ impl ForwardedPort {
             Kind::Git(_) | Kind::Tools => request.map(Either::Left),
             Kind::Artifacts => when_asked(request).map(Either::Right),
         };
+        self.note_activity();
         let carried = timeout(GATEWAY_TIMEOUT, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut));
+        self.note_activity();
         let answer = match carried {
             Ok(answer) => answer,
             Err(silence) => {

@@ -37,6 +37,8 @@ pub enum Input {
     Ask(Ask, oneshot::Sender<Reply>),
     /// The program called a model, or a part of an answer came: all its model calls.
     ModelCalled(ModelCalls),
+    /// A request of the program for a git server, a bridge or the store of artifacts came, or was answered.
+    RequestForwarded,
     /// The governor was asked for the right to try a command: its answer, if one came.
     TryAnswered(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
 }

@@ -79,6 +79,7 @@ impl Sidecar {
                 }
                 self.state.note_model_calls(calls);
             }
+            Input::RequestForwarded => self.state.note_question(None),
             Input::TryAnswered(command, answer, reply) => {
                 if answer.is_none() {
                     link_says!("the governor does not answer whether a command may be tried: the command is run");

@@ -132,13 +132,13 @@ impl Sidecar {
 
     /// What the loopback ports serve.
     pub(super) fn ports(&self) -> Ports {
-        let (gateway, item) = (|| self.gateway.clone(), || self.item.subscribe());
+        let (gateway, item, inputs) = (|| self.gateway.clone(), || self.item.subscribe(), || self.inputs.clone());
         Ports {
             models: self.models(),
             egress: EgressProxy::new(gateway(), item()),
-            git: ForwardedPort::git(gateway(), item(), self.commit.subscribe()),
-            tools: ForwardedPort::tools(gateway(), item()),
-            artifacts: ForwardedPort::artifacts(gateway(), item()),
+            git: ForwardedPort::git(gateway(), item(), inputs(), self.commit.subscribe()),
+            tools: ForwardedPort::tools(gateway(), item(), inputs()),
+            artifacts: ForwardedPort::artifacts(gateway(), item(), inputs()),
             folder: FolderPort::new(VOLUME_DIR.into(), self.own_folder.clone(), self.folder.subscribe(), item(), self.commit.subscribe()),
         }
     }

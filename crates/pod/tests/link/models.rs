@@ -17,10 +17,14 @@ fn the_port_for_tools_serves_toolsets_of_this_pod_alone() {
         answer
     };
     assert!(ask("/other", "127.0.0.1").starts_with("HTTP/1.1 404 "), "another path");
+    let mut supervisor = Line::control(&folder, None);
+    supervisor.until("start");
+    supervisor.say(&state("running"));
     let page = ask("/mcp/deploy", "evil.example");
     assert!(page.starts_with("HTTP/1.1 403 ") && page.contains("127.0.0.1 or localhost"), "{page}");
     ask("/mcp/deploy", "localhost");
     let call = gateway.wait("/mcp/", 0, |_| true);
+    supervisor.until("activity");
     assert_eq!((call.path.as_str(), call.token.as_str()), ("/mcp/deploy", "token-1"), "with the pod's token, and not with the program's");
 }
 
