@@ -14,19 +14,10 @@ use spillway::api::work_item::WorkItemPhase::Leased;
 use spillway::api::{Agent, Toolset};
 
 use crate::support::exec::sh;
+use crate::support::mcp::begin_with_tools;
 use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{Operator, TestNamespace, check_state, eventually, plugin_path};
 
-/// Begins a call of the program `deploy` with the version `$1`, and goes on. The answer is in the file `$1` of the data folder.
-const BEGIN: &str = r#"
-begin() {
-    body="{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"execute\",\"arguments\":{\"program\":\"deploy\",\"args\":{\"version\":\"$1\"}}}}"
-    wget -Y off -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
-        --header 'MCP-Protocol-Version: 2025-11-25' --post-data "$body" "$SPILLWAY_MCP_URL" > "$SPILLWAY_DATA_DIR/$1" 2>&1
-    echo done >> "$SPILLWAY_DATA_DIR/$1"
-}
-exec > /dev/null 2>&1
-"#;
 const DEFINITION: &str = "---\nname: deploy\ndescription: Deploys a version\ncommand: /bin/echo\ninterpreter: true\n\
     argv: [\"deployed\", \"{version}\"]\nargs: [{name: version, required: true, pattern: \"v[0-9]{1,3}\"}]\n\
     requiresApproval: true\n---\nDeploys.\n";
@@ -89,8 +80,11 @@ impl Scene {
         .await;
     }
 
+    /// Begins a call of the program `deploy` with this version, and goes on.
     async fn begin(&self, agent: &str, version: &str) {
-        sh(&self.namespace, agent, &format!("{BEGIN}\nbegin {version} & sleep 1")).await;
+        let file = format!("\"$SPILLWAY_DATA_DIR/{version}\"");
+        let call = format!(r#"execute deploy '{{"version":"{version}"}}' > {file}; echo done >> {file}"#);
+        begin_with_tools(&self.namespace, agent, &call).await;
     }
 
     /// The answer to a call that has one.

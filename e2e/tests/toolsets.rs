@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::support::caller::{Caller, token, token_of};
 use crate::support::exec::sh;
+use crate::support::mcp::{begin_with_tools, with_tools};
 use crate::support::operator::free_port;
 use crate::support::small_volume::SmallVolume;
 use crate::support::work::{UNTIL_TOLD, holder};
@@ -24,14 +25,6 @@ use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// The credential. It is searched where an agent could read it.
 const CREDENTIAL: &str = "planted-deploy-credential";
-/// Prints the answer to a call of `execute`; `$1` is the program, and `$2` its arguments.
-const EXECUTE: &str = r#"
-execute() {
-    body="{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"execute\",\"arguments\":{\"program\":\"$1\",\"args\":$2}}}"
-    wget -Y off -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
-        --header 'MCP-Protocol-Version: 2025-11-25' --post-data "$body" "${3:-$SPILLWAY_MCP_URL}" 2>&1
-}
-"#;
 
 /// A deploy server on the node: it keeps each version that is deployed with the credential.
 struct DeployServer {
@@ -172,8 +165,7 @@ impl Scene {
 
     /// Begins a call that takes long, the `count`th, and waits until its program runs.
     async fn begin_slow(&self, agent: &str, count: usize) {
-        // The shell lets go of its output, or this would wait for the call.
-        sh(&self.namespace, agent, &format!("{EXECUTE}\nexec >/dev/null 2>&1\nexecute slow '{{}}' & sleep 1")).await;
+        begin_with_tools(&self.namespace, agent, "execute slow '{}'").await;
         eventually("the program runs", async || {
             let audit = self.audit().await;
             let started = audit.iter().filter(|event| event["event"] == "Start" && event["program"] == "slow").count();
@@ -229,7 +221,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     let item = namespace.wait_for_item_phase("release", Leased).await;
     let agent = holder(&item);
     // With the credential it is done, and what is printed of the credential is taken out.
-    let run = async |script: &str| sh(namespace, &agent, &format!("{EXECUTE}\n{script}")).await.out;
+    let run = async |script: &str| with_tools(namespace, &agent, script).await;
     let answer = run("execute deploy '{\"version\":\"v7\"}'").await;
     assert!(answer.contains("deployed v7") && answer.contains("\"status\":\"ok\""), "{answer}");
     assert_eq!(server.deployed(), ["v7"]);
@@ -262,7 +254,7 @@ async fn an_agent_deploys_with_a_credential_that_it_cannot_read() {
     // An agent of a pool that does not list the Toolset, and a zombie.
     let other = namespace.wait_until_idle("others", 1).await.remove(0).name_any();
     let url = "http://127.0.0.1:4104/mcp/deploy";
-    let denied = sh(namespace, &other, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v9\"}}' {url}")).await.out;
+    let denied = with_tools(namespace, &other, &format!("execute deploy '{{\"version\":\"v9\"}}' {url}")).await;
     assert!(denied.contains("403"), "{denied}");
     let gateway = Caller::anonymous_at_gateway(namespace).await;
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -310,7 +302,7 @@ async fn deny_calls_on_a_full_audit_volume(scene: &Scene, agent: &str) {
     let mut spec = scene.spec();
     spec["audit"] = json!({"sink": "PersistentVolumeClaim", "claimName": volume.claim});
     scene.apply_toolset(spec).await;
-    let call = async || sh(&scene.namespace, agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v21\"}}'")).await.out;
+    let call = async || with_tools(&scene.namespace, agent, r#"execute deploy '{"version":"v21"}'"#).await;
     let log = volume.file("audit.jsonl");
     eventually("the bridge writes to the volume", async || {
         let answer = call().await;
@@ -353,7 +345,7 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     let failed = Mutex::new(Vec::new());
     let calls = async {
         loop {
-            let answer = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v1\"}}'")).await.out;
+            let answer = with_tools(namespace, &agent, r#"execute deploy '{"version":"v1"}'"#).await;
             if !answer.contains("deployed v1") {
                 failed.lock().expect("whole").push(answer);
             }
@@ -391,11 +383,11 @@ async fn wrong_definitions_under_load_fail_no_call_and_an_ended_agent_runs_nothi
     };
     paused(true).await;
     scene.wait_for_cancelled(2).await;
-    let refused = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v2\"}}'")).await.out;
+    let refused = with_tools(namespace, &agent, r#"execute deploy '{"version":"v2"}'"#).await;
     assert!(refused.contains("403"), "{refused}");
     paused(false).await;
     eventually("the agent may call again", async || {
-        let answer = sh(namespace, &agent, &format!("{EXECUTE}\nexecute deploy '{{\"version\":\"v3\"}}'")).await.out;
+        let answer = with_tools(namespace, &agent, r#"execute deploy '{"version":"v3"}'"#).await;
         check_state(answer.contains("deployed v3"), || answer)
     })
     .await;

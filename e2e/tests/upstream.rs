@@ -15,18 +15,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::exec::sh;
 use crate::support::git_http::acceptor;
+use crate::support::mcp::with_tools;
 use crate::support::{TestNamespace, check_state, eventually};
 
 /// The credential. It is searched where an agent could read it.
 const CREDENTIAL: &str = "planted-upstream-credential";
-/// Prints the answer to a call of a tool; `$1` is the tool, and `$2` its arguments.
-const CALL: &str = r#"
-call() {
-    body="{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"$3\",\"params\":{\"name\":\"$1\",\"arguments\":$2}}"
-    wget -Y off -q -O - --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
-        --header 'MCP-Protocol-Version: 2025-11-25' --post-data "$body" "$SPILLWAY_MCP_URL" 2>&1
-}
-"#;
 
 /// The MCP server on the node. Dropped, it ends.
 struct TrackerServer {
@@ -150,10 +143,10 @@ async fn an_agent_calls_the_tools_of_an_mcp_server_with_a_credential_that_it_can
     assert_eq!(names, ["execute", "help"]);
     namespace.apply_pool("coders", json!({"replicas": 1, "toolsets": [{"name": "tracker"}]})).await;
     let agent = namespace.wait_until_idle("coders", 1).await.remove(0).name_any();
-    let run = async |script: &str| sh(&namespace, &agent, &format!("{CALL}\n{script}")).await.out;
-    let listed = run("call x '{}' tools/list").await;
+    let run = async |script: &str| with_tools(&namespace, &agent, script).await;
+    let listed = run("request tools/list '{}'").await;
     assert!(listed.contains("\"execute\"") && listed.contains("\"help\"") && !listed.contains("\"name\":\"list_programs\""), "{listed}");
-    let answer = run(r#"call execute '{"program":"whoami","args":{"team":"a"}}' tools/call"#).await;
+    let answer = run(r#"call execute '{"program":"whoami","args":{"team":"a"}}'"#).await;
     assert!(answer.contains("tracker of a") && answer.contains("\"isError\":false"), "{answer}");
     assert_eq!(server.starts(), 1);
     for (tool, arguments, rule) in [
@@ -161,7 +154,7 @@ async fn an_agent_calls_the_tools_of_an_mcp_server_with_a_credential_that_it_can
         ("help", r#"{"program":"other"}"#, "enum"),
         ("help", r#"{"program":"whoami","x":1}"#, "unknown"),
     ] {
-        let answer = run(&format!("call {tool} '{arguments}' tools/call")).await;
+        let answer = run(&format!("call {tool} '{arguments}'")).await;
         assert!(answer.contains("\"status\":\"rejected\"") && answer.contains(&format!("\"rule\":\"{rule}\"")), "{tool}: {answer}");
     }
     // The agent reads the credential nowhere.

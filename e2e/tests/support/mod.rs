@@ -13,6 +13,7 @@ pub mod git_server;
 pub mod history;
 pub mod hosts_file;
 pub mod kills;
+pub mod mcp;
 pub mod models;
 pub mod neighbours;
 pub mod node;
