@@ -13,18 +13,20 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::process::{Child, Command};
 
 use crate::report::{Report, Row, float, folder, milliseconds, percentile};
 use crate::size::Size;
 
 /// Calls of one measurement.
-const CALLS: usize = 1000;
-const CLIENTS: [usize; 3] = [1, 2, 8];
+pub const CALLS: usize = 1000;
+/// Numbers of clients.
+pub const CLIENTS: [usize; 3] = [1, 2, 8];
 const START_LIMIT: Duration = Duration::from_secs(30);
 const DEFINITION: &str =
     "---\nname: nothing\ndescription: d\ncommand: /bin/true\nlimits: {concurrency: 64, perAgentPerMinute: 6000}\n---\n";
+/// The request of a client.
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute","arguments":{"program":"nothing"}}}"#;
 
 /// Runs the benchmark.
@@ -38,7 +40,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         for _ in 0..clients {
             senders.push(bridge.connect().await?);
         }
-        let (times, took) = measure(senders, calls, async |sender| call(sender).await).await?;
+        let (times, took) = measure(senders, calls, async |sender| call(sender, "/mcp").await).await?;
         rows.extend(measured(&format!("{clients} client(s) of the bridge"), &times, took));
         drop(bridge);
         let (times, took) = measure((0..clients).collect(), calls, async |_| start_directly().await).await?;
@@ -52,7 +54,8 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     Ok(vec![Report::new("a call of /bin/true through a bridge, and started directly", method, rows)])
 }
 
-fn measured(who: &str, times: &[f64], took: Duration) -> [Row; 3] {
+/// The rows of one measurement.
+pub fn measured(who: &str, times: &[f64], took: Duration) -> [Row; 3] {
     [
         Row::one(format!("{who}, p50"), percentile(times, 50.0), "ms"),
         Row::one(format!("{who}, p99"), percentile(times, 99.0), "ms"),
@@ -61,7 +64,7 @@ fn measured(who: &str, times: &[f64], took: Duration) -> [Row; 3] {
 }
 
 /// Does `work` so often, by as many workers at once. Returns the milliseconds of each, and the time of all.
-async fn measure<W: Send + 'static, F>(workers: Vec<W>, count: usize, work: F) -> anyhow::Result<(Vec<f64>, Duration)>
+pub async fn measure<W: Send + 'static, F>(workers: Vec<W>, count: usize, work: F) -> anyhow::Result<(Vec<f64>, Duration)>
 where
     F: AsyncFn(&mut W) -> anyhow::Result<()> + Clone,
 {
@@ -89,8 +92,9 @@ async fn start_directly() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn call(sender: &mut SendRequest<Full<Bytes>>) -> anyhow::Result<()> {
-    let request = hyper::Request::post("/mcp")
+/// Makes one call, at this path of the server.
+pub async fn call(sender: &mut SendRequest<Full<Bytes>>, path: &str) -> anyhow::Result<()> {
+    let request = hyper::Request::post(path)
         .header("Host", "localhost")
         .header("Content-Type", "application/json")
         .header("Accept", "application/json, text/event-stream")
@@ -105,13 +109,14 @@ async fn call(sender: &mut SendRequest<Full<Bytes>>) -> anyhow::Result<()> {
 }
 
 /// A bridge that serves one program. It ends with this value.
-struct Bridge {
+pub struct Bridge {
     _child: Child,
     address: String,
 }
 
 impl Bridge {
-    async fn start() -> anyhow::Result<Self> {
+    /// Starts one on this machine.
+    pub async fn start() -> anyhow::Result<Self> {
         let own = folder("bridge")?;
         let definitions = own.join("definitions");
         fs::create_dir_all(&definitions)?;
@@ -134,13 +139,19 @@ impl Bridge {
         }
     }
 
-    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let stream = TcpStream::connect(&self.address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(sender)
+    /// A connection to it.
+    pub async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+        connect(self.address.as_str()).await
     }
+}
+
+/// A connection for calls.
+pub async fn connect(to: impl ToSocketAddrs) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 /// The measured binary: that of `make bench`, or the one beside this program.

@@ -33,8 +33,10 @@ mod operator;
 mod pod;
 mod processes;
 mod report;
+mod sidecar_port;
 mod simulated;
 mod size;
+mod tools;
 mod watch;
 mod work;
 mod writes;
@@ -48,8 +50,10 @@ use size::Size;
 
 /// The order matters: benchmarks that time come before those that fill the cluster. Those whose controller serves all
 /// namespaces come first.
-const ALL: [&str; 14] =
-    ["ledger", "breaker", "bridge", "gateway", "flood", "hostile", "failover", "burst", "pod", "git", "work", "agents", "fleet", "writes"];
+const ALL: [&str; 15] = [
+    "ledger", "breaker", "bridge", "tools", "gateway", "flood", "hostile", "failover", "burst", "pod", "git", "work", "agents", "fleet",
+    "writes",
+];
 /// The benchmarks that can run without a cluster.
 const ALONE: [&str; 2] = ["ledger", "bridge"];
 
@@ -110,6 +114,7 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
             "ledger" => ledger::run(size, cluster).await,
             "breaker" => breaker::run(size),
             "bridge" => bridge::run(size).await,
+            "tools" => tools::run(size).await,
             "gateway" => models::run(size).await,
             "flood" => models::flood::run(size).await,
             "hostile" => models::hostile::run(size, &mut reports).await.map(|()| Vec::new()),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks of docs/benchmarks.md, on a cluster of their own. `make bench` builds the release binaries and the images, and
 # calls this. The cluster is removed afterwards.
-# Arguments: the benchmarks to run (ledger, breaker, bridge, gateway, flood, hostile, failover, burst, pod, git, work, agents, fleet,
+# Arguments: the benchmarks to run (ledger, breaker, bridge, tools, gateway, flood, hostile, failover, burst, pod, git, work, agents, fleet,
 # writes); none: all.
 # CLUSTER: the command of the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure, and
 # SPILLWAY_CRDS: the folder of its CRDs.

@@ -40,7 +40,7 @@ impl GitBench {
                 std::fs::remove_dir_all(target)?;
                 turn.push(seconds);
             }
-            let url = sidecar.url(self.server.address.port(), REPOSITORY);
+            let url = self.server.url_at(sidecar, REPOSITORY);
             empty_folder(&self.work_folder("mirror"))?;
             empty_folder(&self.work_folder("workspace"))?;
             let mut seal = String::new();

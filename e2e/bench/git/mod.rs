@@ -9,7 +9,6 @@ mod concurrent_clones;
 mod many_files;
 mod repository;
 mod server;
-mod sidecar;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -25,11 +24,11 @@ use crate::git_http::{BASIC, HOST, TOKEN};
 use crate::nginx::{Forwarding, Nginx, Upstream};
 use crate::operator::Operator;
 use crate::report::{Report, folder};
+use crate::sidecar_port::SidecarPort;
 use crate::simulated::Fleet;
 use crate::size::Size;
 use repository::{Contents, MIB, git, run as run_command};
 use server::GitServer;
-use sidecar::GitSidecar;
 
 /// Time limit for steps that take seconds, or a few minutes with hundreds of agents.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(300);
@@ -167,7 +166,7 @@ impl GitBench {
     }
 
     /// A pool of so many agents that works on this repository; their git ports.
-    async fn start_agents(&mut self, pool: &str, repository: &str, agents: usize) -> anyhow::Result<Vec<GitSidecar>> {
+    async fn start_agents(&mut self, pool: &str, repository: &str, agents: usize) -> anyhow::Result<Vec<SidecarPort>> {
         let workspace = json!({"git": {"remote": self.server.url(repository), "credentialsRef": {"name": SECRET}, "push": PUSH_PATTERN}});
         let spec = json!({"type": "free", "scaling": {"min": agents, "max": 10000}, "workspace": workspace});
         self.room.apply(pool, Nodes::Fake, &["/bin/demo-agent"], spec).await?;
@@ -177,13 +176,13 @@ impl GitBench {
         let prefix = format!("{pool}-");
         let mut sidecars = Vec::new();
         for pod in self.fleet.names().iter().filter(|name| name.starts_with(&prefix)) {
-            sidecars.push(GitSidecar::start(&self.room, pod).await?);
+            sidecars.push(SidecarPort::git(&self.room, pod).await?);
         }
         anyhow::ensure!(sidecars.len() == agents, "{} of {agents} agents of {pool} are registered", sidecars.len());
         let first = sidecars.first().context("an agent")?;
         within(SETUP_TIMEOUT, "the gateway answers git", async || {
             let mut command = git(&[]);
-            command.args(["ls-remote", &first.url(self.server.address.port(), repository)]);
+            command.args(["ls-remote", &self.server.url_at(first, repository)]);
             run_command(command).await
         })
         .await?;
@@ -191,11 +190,11 @@ impl GitBench {
     }
 
     /// The URL of a repository on a route.
-    fn remote(&self, route: Route, sidecar: &GitSidecar, repository: &str) -> Remote {
+    fn remote(&self, route: Route, sidecar: &SidecarPort, repository: &str) -> Remote {
         let port = match route {
             Route::Direct => self.server.address.port(),
             Route::Nginx => self.nginx.port,
-            Route::Gateway => return Remote { url: sidecar.url(self.server.address.port(), repository), settings: Vec::new() },
+            Route::Gateway => return Remote { url: self.server.url_at(sidecar, repository), settings: Vec::new() },
         };
         let settings = vec![
             format!("http.sslCAInfo={}", self.room.folder().join("git.crt").display()),

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::git_http::{AnswerBody, HOST, acceptor, refusal, run_backend, serve};
+use crate::sidecar_port::SidecarPort;
 
 /// A running server. It ends when this value is dropped.
 pub struct GitServer {
@@ -48,6 +49,11 @@ impl GitServer {
     /// The URL of a repository, as pools name it.
     pub fn url(&self, repository: &str) -> String {
         format!("{}/{repository}.git", self.origin())
+    }
+
+    /// The URL of a repository for the program of an agent, at the git port of its sidecar.
+    pub fn url_at(&self, sidecar: &SidecarPort, repository: &str) -> String {
+        format!("http://{}/git/{HOST}:{}/{repository}.git", sidecar.address, self.address.port())
     }
 
     /// The folder of a repository.

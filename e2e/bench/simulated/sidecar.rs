@@ -190,6 +190,7 @@ impl Sidecar {
             | Input::Candidate(_)
             | Input::Control(..)
             | Input::Gone(_)
+            | Input::RequestForwarded
             | Input::Ask(..)
             | Input::Work(WorkResult::Advanced(..))
             | Input::ModelCalled(..)
