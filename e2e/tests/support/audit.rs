@@ -70,5 +70,6 @@ pub fn writes(namespace: &str, since: jiff::Timestamp) -> Vec<Write> {
     let needle = format!("\"namespace\":\"{namespace}\"");
     // The last line may be incomplete.
     let parsed = text.lines().filter(|line| line.contains(&needle)).filter_map(|line| serde_json::from_str::<Write>(line).ok());
-    parsed.filter(|write| write.object_ref.namespace == namespace && write.stage_timestamp >= since).collect()
+    let is_read = |write: &Write| matches!(write.verb.as_str(), "get" | "list" | "watch");
+    parsed.filter(|write| write.object_ref.namespace == namespace && write.stage_timestamp >= since && !is_read(write)).collect()
 }

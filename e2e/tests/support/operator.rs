@@ -14,6 +14,8 @@ use super::{TestNamespace, eventually, hosts_file};
 
 /// Name of the gateway's ServiceAccount in every test namespace.
 pub const GATEWAY: &str = "gateway";
+/// The argument for the health port of a controller. That of a gateway has another name.
+const CONTROLLER_LISTEN: &str = "--listen";
 
 pub struct Operator {
     child: Child,
@@ -53,7 +55,7 @@ impl Operator {
             }
         }
         arguments.extend_from_slice(more);
-        Self::spawn(namespace, name, "--listen", kubeconfig, &arguments)
+        Self::spawn(namespace, name, CONTROLLER_LISTEN, kubeconfig, &arguments)
     }
 
     /// Starts a gateway for `room`, at its address.
@@ -105,7 +107,9 @@ impl Operator {
         let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
         let mut command = hosts_file::command(binary, hosts);
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
-        if let Some(kubeconfig) = kubeconfig {
+        // Accounts with the rights of the chart, which `make e2e` sets. Without them operators have all rights of the test.
+        let account = if listen == CONTROLLER_LISTEN { "SPILLWAY_CONTROLLER_KUBECONFIG" } else { "SPILLWAY_GATEWAY_KUBECONFIG" };
+        if let Some(kubeconfig) = kubeconfig.cloned().or_else(|| std::env::var_os(account).map(PathBuf::from)) {
             command.env("KUBECONFIG", kubeconfig);
         }
         // Of the cluster's S3 server, for gateways that keep artifacts there.
