@@ -66,8 +66,10 @@ called() {
     grep -h "\"username\":\"system:serviceaccount:$namespace:" "$@" |
         jq -Rr --arg prefix "system:serviceaccount:$namespace:" '
             fromjson? | select(.objectRef.resource) | .objectRef as $object
+            # A patch that made the object was authorized as a create too.
+            | (.verb, (if .verb == "patch" and .responseStatus.code == 201 then "create" else empty end)) as $verb
             | [.annotations["authorization.k8s.io/decision"] // "none", (.user.username | ltrimstr($prefix)), $object.apiGroup // "core",
-               $object.resource + (if $object.subresource then "/" + $object.subresource else "" end), $object.name // "-", .verb]
+               $object.resource + (if $object.subresource then "/" + $object.subresource else "" end), $object.name // "-", $verb]
             | join(" ")' | sort -u
 }
 
