@@ -14,6 +14,8 @@ tag=v$version
 # The published files, and what is needed to make them.
 dist=target/release-$version
 stage=target/release-$version-stage
+# The image as an OCI layout, which is also in the archive of the image
+layout=$stage/oci
 commit=$(git rev-parse HEAD)
 # Archives, packages and images have the time of the commit, so that a second build of it gives the same bytes.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
@@ -55,3 +57,5 @@ built() {
     [[ $1 != windows-* ]] || suffix=.exe
     echo "target/release-build/$(rust_target "$1")/release/$2$suffix"
 }
+# The digest of the image for all architectures
+image_digest() { "$tools/regctl" image digest "ocidir://$layout:$version"; }
