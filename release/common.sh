@@ -25,7 +25,7 @@ umask 022
 registry=${REGISTRY:-localhost:5117}
 # Where people download the other files: an address without a slash at its end.
 base_url=${BASE_URL:-https://example.com/spillway/$tag}
-tools=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/tools/bin
+tools=$(realpath -ms "${SPILLWAY_CACHE:-$HOME/.cache/spillway}/tools/bin")
 
 # A local registry has no certificate.
 is_local() { [[ $registry =~ ^(localhost|127\.0\.0\.1):[0-9]+$ ]]; }

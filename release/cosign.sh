@@ -10,7 +10,7 @@ use_key() {
         export COSIGN_KEY=target/release-key/cosign.key COSIGN_PASSWORD=''
         if [ ! -e "$COSIGN_KEY" ]; then
             mkdir -p target/release-key
-            (cd target/release-key && "$(realpath -s --relative-base=/ "$tools")/cosign" generate-key-pair 2> /dev/null)
+            cosign generate-key-pair --output-key-prefix target/release-key/cosign 2> /dev/null
         fi
     fi
     # Without services: no transparency log, no time stamps, no certificates.

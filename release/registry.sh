@@ -4,7 +4,7 @@
 #   release/registry.sh ADDRESS FOLDER      ADDRESS: IP:PORT or localhost:PORT
 set -euo pipefail
 address=${1:?an address} folder=${2:?a folder}
-tools=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/tools/bin
+tools=$(realpath -ms "${SPILLWAY_CACHE:-$HOME/.cache/spillway}/tools/bin")
 mkdir -p "$folder"
 cat > "$folder/registry.yaml" <<Y
 version: 0.1

@@ -31,7 +31,7 @@ for arch in "${LINUX[@]}"; do
     one=$(regctl image digest --platform "linux/$arch" "$image:$version")
     check "cosign verifies the image of $arch" verify "$image@$one"
 done
-(cd "$work" && COSIGN_PASSWORD='' "$tools/cosign" generate-key-pair --output-key-prefix foreign) > /dev/null 2>&1
+COSIGN_PASSWORD='' cosign generate-key-pair --output-key-prefix "$work/foreign" > /dev/null 2>&1
 refused "cosign refuses another key for the image" "" cosign verify --key "$work/foreign.pub" --insecure-ignore-tlog=true "${insecure[@]}" "$image@$digest"
 refused "cosign refuses an image without a signature" "" verify "$image@$(regctl image digest "$registry/charts/spillway:$version")"
 
