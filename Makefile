@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit release release-packages release-tools release-push release-test
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -110,6 +110,42 @@ supply-chain: ## fail if a dependency, or its version, is not in supply-chain/re
 	@tests/supply-chain.sh
 	@tests/locks.sh
 
+# One release: binaries, packages, image and chart, signed and checked. VERSION is that of Cargo.toml.
+release: toolchain release-tools ## a dry run of a release: VERSION=x.y.z; result in target/release-VERSION, image and chart in a registry of this machine (docs/how-to/release.md)
+	release/run.sh "$(VERSION)"
+
+release-push: toolchain release-tools ## push image and chart of target/release-VERSION to REGISTRY, sign and verify them there
+	release/push.sh "$(VERSION)"
+	release/verify.sh "$(VERSION)"
+
+release-test: toolchain release-tools ## install what `make release` pushed, by `helm install oci://`, into a local cluster of its own, and run agents there
+	@CLUSTER='$(CLUSTER)' release/test.sh "$(VERSION)"
+
+RELEASE_PACKAGES := rpm zip unzip help2man man-db ruby jq curl busybox-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
+	gcc-mingw-w64-x86-64 qemu-user-static
+release-packages: ## install the Debian packages that `make release` needs
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(RELEASE_PACKAGES) > /dev/null
+
+release-tools: $(addprefix $(TOOLS)/bin/,regctl registry krew cosign helm cargo-sbom)
+
+# Programs in Go, pinned by their modules. cosign takes a quarter of an hour on two cores.
+GO_TOOL_regctl := github.com/regclient/regclient/cmd/regctl
+GO_TOOL_registry := github.com/distribution/distribution/v3/cmd/registry
+GO_TOOL_krew := sigs.k8s.io/krew/cmd/krew
+GO_TOOL_cosign := github.com/sigstore/cosign/v3/cmd/cosign
+$(addprefix $(TOOLS)/bin/,regctl registry krew cosign): $(TOOLS)/bin/%: release/tools/%/go.mod release/tools/%/go.sum
+	@echo "building $* (once)"
+	cd release/tools/$* && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$@" $(GO_TOOL_$*)
+
+# The version that the cluster has
+$(TOOLS)/bin/helm: e2e/cluster/mods/kubernetes/go.mod e2e/cluster/mods/kubernetes/go.sum
+	cd e2e/cluster/mods/kubernetes && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -tags selinux,notest,grpcnotrace -ldflags='-s -w' -o "$@" helm.sh/helm/v3/cmd/helm
+
+CARGO_SBOM_VERSION := 0.10.0
+$(TOOLS)/bin/cargo-sbom:
+	@echo "building cargo-sbom $(CARGO_SBOM_VERSION) (once; some minutes)"
+	cargo install --quiet --locked --root $(TOOLS) cargo-sbom@$(CARGO_SBOM_VERSION)
+
 $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
 	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
@@ -117,6 +153,7 @@ $(TOOLS)/bin/cargo-deny:
 unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked --no-fail-fast
 	tests/docs.sh
+	release/notes.sh --test
 
 # Of the whole workspace, like the unit tests: for one package alone Cargo would build it again with other features.
 h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener with HTTP/2

@@ -5,7 +5,7 @@ set -euo pipefail
 
 usage() {
     cat <<'U'
-Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] [--attacks FILE] IMAGE...
+Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] [--attacks FILE] [--arch ARCH] IMAGE...
 
 IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /spillway-agent, uid 65532; needs --binary
        demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001); prints a line every 5 s, ends at SIGTERM
@@ -24,6 +24,7 @@ IMAGE  spillway     localhost/spillway/spillway:TAG    only /bin/spillway and /s
 --agent-binary FILE  static spillway-agent binary; default: $SPILLWAY_AGENT_BINARY, else spillway-agent in the folder of --binary
 --model-server FILE  static spillway-model-server binary
 --attacks FILE       static spillway-attacks binary
+--arch ARCH          amd64 or arm64, of the programs of the image spillway; default: that of this machine
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
 Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
 git for git-agent; npm, bash, git and ca-certificates for codex-agent; npm, Python 3 with pip, Rust, Go and ca-certificates for
@@ -36,7 +37,7 @@ die() { echo "images: $*" >&2; exit 1; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=e2e/images/toolchains.sh
 source "$here/toolchains.sh"
-out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' attacks='' images=()
+out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' attacks='' arch='' images=()
 while [ $# -gt 0 ]; do
     case $1 in
         --out) out=${2:?--out needs a folder}; shift 2 ;;
@@ -45,6 +46,7 @@ while [ $# -gt 0 ]; do
         --agent-binary) agent_binary=${2:?--agent-binary needs a file}; shift 2 ;;
         --model-server) model_server=${2:?--model-server needs a file}; shift 2 ;;
         --attacks) attacks=${2:?--attacks needs a file}; shift 2 ;;
+        --arch) arch=${2:?--arch needs an architecture}; shift 2 ;;
         -h | --help) usage; exit 0 ;;
         -*) usage >&2; exit 2 ;;
         all) images+=(pause testbox demo-agent); [ -z "$binary" ] || images+=(spillway); shift ;;
@@ -53,10 +55,13 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$out" ] || [ ${#images[@]} = 0 ]; then usage >&2; exit 2; fi
 case $(uname -m) in
-    x86_64) arch=amd64 ;;
-    aarch64 | arm64) arch=arm64 ;;
+    x86_64) machine=amd64 ;;
+    aarch64 | arm64) machine=arm64 ;;
     *) die "the architecture $(uname -m) is not supported (x86_64, aarch64)" ;;
 esac
+case ${arch:=$machine} in amd64 | arm64) ;; *) die "--arch takes amd64 or arm64" ;; esac
+# The other images contain programs of this machine.
+[ "$arch" = "$machine" ] || [ "${images[*]}" = spillway ] || die "only the image spillway can be made for another architecture"
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

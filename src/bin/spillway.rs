@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use spillway::bridge::BridgeArguments;
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, ControllerPeer, Gateway};
@@ -45,6 +45,8 @@ enum Command {
     BridgeProgram,
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
+    /// Print a completion script for a shell.
+    Completion { shell: clap_complete::Shell },
 }
 
 #[derive(clap::Args)]
@@ -292,6 +294,7 @@ fn main() -> ExitCode {
         Command::BridgeProgram => bridge::program_process::main().map_err(Into::into),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
+        Command::Completion { shell } => generate::completion(shell, &mut Arguments::command()),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),
     };
     match result {

@@ -1,10 +1,11 @@
-//! Generated files: the CRDs, for `kubectl apply` and for the chart, their reference, and the unsupported fields, as a
+//! Completion scripts, and generated files: the CRDs, for `kubectl apply` and for the chart, their reference, and the unsupported fields, as a
 //! page and as a policy. One function returns their content. One command writes them, or checks that the committed
 //! files are up to date.
 
 mod reference;
 mod unsupported;
 
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -35,6 +36,14 @@ pub fn files() -> anyhow::Result<Vec<File>> {
 /// All CRDs as one stream of YAML documents.
 pub fn crd_stream() -> anyhow::Result<String> {
     crds::all().iter().map(|crd| Ok(format!("---\n{}", yaml(crd)?))).collect()
+}
+
+/// Prints the completion script of a command line.
+pub fn completion(shell: clap_complete::Shell, command: &mut clap::Command) -> anyhow::Result<()> {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, name, &mut script);
+    std::io::stdout().write_all(&script).context("cannot print the script")
 }
 
 fn header() -> String {
