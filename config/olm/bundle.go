@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Kinds of the chart that OLM installs from the manifests of a bundle. bundle_test.go compares them with OLM's own list.
+// Kinds of the chart that OLM installs from the manifests of a bundle. The checks in validate/ refuse all others.
 var carriedKinds = []string{
 	"ClusterRole", "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceMonitor",
 }
@@ -24,7 +24,58 @@ type Bundle struct {
 	// deployments and the two sorts of permissions go into the ClusterServiceVersion. A permission is {serviceAccountName, rules}.
 	deployments, clusterPermissions, permissions []any
 	manifests                                    []map[string]any
-	extras                                       []map[string]any
+}
+
+// Sorter knows to which objects of a rendered chart the ClusterServiceVersion corresponds.
+type Sorter struct {
+	namespace, scope string
+	// accounts are the ServiceAccounts of Deployments. roles are the ClusterRoles that are bound to them, with the account.
+	accounts []string
+	roles    map[string]string
+}
+
+type destination int
+
+const (
+	toVersion destination = iota
+	toManifests
+	toExtras
+)
+
+func newSorter(objects []map[string]any, namespace, scope string) Sorter {
+	sorter := Sorter{namespace: namespace, scope: scope, roles: map[string]string{}}
+	for _, object := range objects {
+		if kindOf(object) == "Deployment" {
+			sorter.accounts = append(sorter.accounts, text(object, "spec", "template", "spec", "serviceAccountName"))
+		}
+	}
+	for _, object := range objects {
+		if kindOf(object) != "ClusterRoleBinding" {
+			continue
+		}
+		for _, subject := range list(object, "subjects") {
+			if slices.Contains(sorter.accounts, text(subject, "name")) {
+				sorter.roles[text(object, "roleRef", "name")] = text(subject, "name")
+			}
+		}
+	}
+	return sorter
+}
+
+func (sorter Sorter) destination(object map[string]any) destination {
+	kind, namespace := kindOf(object), namespaceOf(object)
+	switch {
+	case kind == "Deployment",
+		kind == "ServiceAccount" && slices.Contains(sorter.accounts, nameOf(object)),
+		kind == "ClusterRole" && sorter.roles[nameOf(object)] != "",
+		kind == "ClusterRoleBinding" && sorter.roles[text(object, "roleRef", "name")] != "",
+		(kind == "Role" || kind == "RoleBinding") && sorter.scope != "" && namespace == sorter.scope:
+		return toVersion
+	case slices.Contains(carriedKinds, kind) && (namespace == "" || namespace == sorter.namespace):
+		return toManifests
+	default:
+		return toExtras
+	}
 }
 
 // sortObjects sorts the objects of a chart that serves all namespaces. With the same chart for one namespace it finds out which
@@ -32,59 +83,47 @@ type Bundle struct {
 // `clusterPermissions` always everywhere.
 func sortObjects(all, one []map[string]any) (Bundle, error) {
 	bundle := Bundle{}
-	accounts := []string{}
+	sorter := newSorter(all, installPlaceholder, "")
 	for _, object := range all {
-		if kindOf(object) == "Deployment" {
-			account := text(object, "spec", "template", "spec", "serviceAccountName")
-			accounts = append(accounts, account)
-			deployment, err := deploymentSpec(object)
-			if err != nil {
-				return bundle, err
+		switch sorter.destination(object) {
+		case toManifests:
+			bundle.manifests = append(bundle.manifests, withoutNamespace(object))
+		case toExtras:
+		case toVersion:
+			if kindOf(object) == "Deployment" {
+				deployment, err := deploymentSpec(object)
+				if err != nil {
+					return bundle, err
+				}
+				bundle.deployments = append(bundle.deployments, deployment)
 			}
-			bundle.deployments = append(bundle.deployments, deployment)
-		}
-	}
-	// ClusterRoles of these accounts are no manifests.
-	roles := map[string]string{}
-	for _, object := range all {
-		if kindOf(object) != "ClusterRoleBinding" {
-			continue
-		}
-		for _, subject := range list(object, "subjects") {
-			if slices.Contains(accounts, nameOf(map[string]any{"metadata": subject})) {
-				roles[text(object, "roleRef", "name")] = text(subject, "name")
-			}
-		}
-	}
-	for _, object := range all {
-		role := text(object, "roleRef", "name")
-		switch kind := kindOf(object); {
-		case kind == "Deployment":
-		case kind == "ServiceAccount" && slices.Contains(accounts, nameOf(object)):
-		case kind == "ClusterRoleBinding" && roles[role] != "":
-		case kind == "ClusterRole" && roles[nameOf(object)] != "":
-			always := list(scopedRole(one, nameOf(object)), "rules")
-			if always == nil {
-				return bundle, fmt.Errorf("a release for one namespace has no ClusterRole like %s", nameOf(object))
-			}
-			served := []any{}
-			for _, rule := range list(object, "rules") {
-				if !contains(always, rule) {
-					served = append(served, rule)
+			if kindOf(object) == "ClusterRole" {
+				if err := bundle.addPermissions(sorter.roles[nameOf(object)], object, scopedRole(one, nameOf(object))); err != nil {
+					return bundle, err
 				}
 			}
-			account := roles[nameOf(object)]
-			bundle.clusterPermissions = append(bundle.clusterPermissions, map[string]any{"serviceAccountName": account, "rules": always})
-			if len(served) > 0 {
-				bundle.permissions = append(bundle.permissions, map[string]any{"serviceAccountName": account, "rules": served})
-			}
-		case slices.Contains(carriedKinds, kind) && (namespaceOf(object) == "" || namespaceOf(object) == installPlaceholder):
-			bundle.manifests = append(bundle.manifests, withoutNamespace(object))
-		default:
-			bundle.extras = append(bundle.extras, object)
 		}
 	}
 	return bundle, nil
+}
+
+// addPermissions splits the rules of a ClusterRole: those that it has also in a release for one namespace, and the others.
+func (bundle *Bundle) addPermissions(account string, role, scoped map[string]any) error {
+	always := list(scoped, "rules")
+	if always == nil {
+		return fmt.Errorf("a release for one namespace has no ClusterRole like %s", nameOf(role))
+	}
+	served := []any{}
+	for _, rule := range list(role, "rules") {
+		if !contains(always, rule) {
+			served = append(served, rule)
+		}
+	}
+	bundle.clusterPermissions = append(bundle.clusterPermissions, map[string]any{"serviceAccountName": account, "rules": always})
+	if len(served) > 0 {
+		bundle.permissions = append(bundle.permissions, map[string]any{"serviceAccountName": account, "rules": served})
+	}
+	return nil
 }
 
 // scopedRole is the ClusterRole of a release for one namespace. The chart puts the name of the namespace into its name.
@@ -255,23 +294,6 @@ func almExamples(root string) (string, error) {
 
 // extraObjects are the objects that OLM does not carry, for one installation.
 func extraObjects(options Options) ([]byte, error) {
-	// The objects are sorted as in a bundle, and then rendered again with the real namespaces.
-	all, err := render(options, installPlaceholder, "")
-	if err != nil {
-		return nil, err
-	}
-	one, err := render(options, installPlaceholder, targetPlaceholder)
-	if err != nil {
-		return nil, err
-	}
-	bundle, err := sortObjects(all, one)
-	if err != nil {
-		return nil, err
-	}
-	kinds := map[string]bool{}
-	for _, object := range bundle.extras {
-		kinds[kindOf(object)+" "+namespaceOf(object)] = true
-	}
 	objects, err := render(options, options.Namespace, options.Scope)
 	if err != nil {
 		return nil, err
@@ -282,8 +304,9 @@ func extraObjects(options Options) ([]byte, error) {
 	}
 	written := bytes.NewBufferString(fmt.Sprintf("# What OLM does not carry of Spillway %s, for an installation in namespace %s that serves %s:\n"+
 		"#   kubectl apply --server-side -f extras.yaml\n", options.Version, options.Namespace, served))
+	sorter := newSorter(objects, options.Namespace, options.Scope)
 	for _, object := range objects {
-		if !kinds[kindOf(object)+" "+namespaceOf(object)] {
+		if sorter.destination(object) != toExtras {
 			continue
 		}
 		document, err := toYAML(object)

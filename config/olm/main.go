@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&options.Root, "root", "../..", "checkout")
 	flag.StringVar(&options.Out, "out", "../../target/olm", "folder to write; it is replaced")
 	flag.StringVar(&options.Version, "version", "", "version of the bundle, and tag of the image (empty: the chart's appVersion)")
-	flag.StringVar(&options.Channel, "channel", "alpha", "channel of the bundle")
+	flag.StringVar(&options.Channel, "channel", "candidate", "channel of the bundle")
 	flag.StringVar(&options.Namespace, "namespace", "spillway-system", "namespace of the installation, for extras.yaml")
 	flag.StringVar(&options.Scope, "scope", "", "the one namespace that is served, for extras.yaml (empty: all)")
 	flag.Func("values", "file of chart values; may be repeated", func(file string) error {
