@@ -51,7 +51,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ControllerArguments {
-    /// Serve only this namespace [default: all]
+    /// Serve only this namespace. Empty: all [default: all]
     #[arg(long, env = "SPILLWAY_NAMESPACE")]
     namespace: Option<String>,
     /// Namespace of the leader Lease, usually that of this pod.
@@ -106,7 +106,7 @@ struct ControllerArguments {
     /// Do not test whether NetworkPolicies are enforced before an agent starts. For networks that cannot enforce them.
     #[arg(long, conflicts_with = "canaries")]
     no_canary: bool,
-    /// Keep a ClusterBudget `default` with this spec. Fields that other writers have set differently stay as they are.
+    /// Keep a ClusterBudget `default` with this spec, unless --namespace is set. Fields that other writers have set differently stay as they are.
     #[arg(long, value_name = "JSON", value_parser = object)]
     cluster_budget: Option<serde_json::Value>,
     /// File with a JSON list of webhooks: {name, format, urlFile, authorizationFile, caBundle, namespaces} [default:
@@ -338,6 +338,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         git_file,
         log_format: _,
     } = arguments;
+    let namespace = controller::served_namespace(namespace)?;
     let address = match (governor_address, std::env::var("POD_IP")) {
         (Some(address), _) => address,
         (None, Ok(ip)) => SocketAddr::new(ip.parse().context("POD_IP is not an IP address")?, governor_listen.port()),
@@ -350,7 +351,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         (None, service) => Gateway::Service(service.context("--gateway-service is not set")?),
     };
     Ok(controller::Settings {
-        namespace,
+        namespace: namespace.clone(),
         lease: Identity {
             namespace: lease_namespace.clone(),
             name: lease_name,
@@ -372,7 +373,8 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
             canaries: canary_addresses(&canaries, no_canary)?,
         },
         governor: governor_listen,
-        cluster_budget,
+        // The limits of all namespaces are not for a controller that serves one of them.
+        cluster_budget: cluster_budget.filter(|_| namespace.is_none()),
         webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
         egress: EgressSettings::read(egress_file.as_deref())?,
         git: GitSettings::read(git_file.as_deref())?,

@@ -20,6 +20,7 @@ mod namespace_setup;
 mod node_judgements;
 pub mod program_files;
 mod run;
+mod served_namespace;
 pub mod served_toolsets;
 pub mod status_throttle;
 mod stores;
@@ -30,4 +31,5 @@ mod watches;
 
 pub use context::Context;
 pub use run::{Settings, run};
+pub use served_namespace::served_namespace;
 pub use stores::{AgentObject, BudgetObject, ClusterBudgetObject, PoolObject, Stores};
