@@ -182,7 +182,10 @@ mod tests {
     #[test]
     fn it_waits_for_controllers_then_for_agents() {
         let left = |count, first: &[&str]| Remaining { count, first: first.iter().map(|name| (*name).to_owned()).collect() };
-        assert_eq!(waiting_for(1, &left(0, &[])).as_deref(), Some("waiting until 1 controllers without SPILLWAY_END_AGENTS=true are replaced"));
+        assert_eq!(
+            waiting_for(1, &left(0, &[])).as_deref(),
+            Some("waiting until 1 controllers without SPILLWAY_END_AGENTS=true are replaced")
+        );
         assert_eq!(waiting_for(0, &left(2, &["t/a", "t/b"])).as_deref(), Some("waiting for the end of 2 agents: t/a, t/b"));
         assert_eq!(waiting_for(0, &left(9, &["t/a"])).as_deref(), Some("waiting for the end of 9 agents: t/a, ..."));
         assert_eq!(waiting_for(0, &left(0, &[])), None);
