@@ -23,7 +23,8 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit release release-packages release-tools release-push release-test
+# Every target with a description is a command, and no file.
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*[#][#] .*/\1/p' Makefile)
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -164,7 +165,6 @@ $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
 	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
 
 # Rendered from the chart, so nothing of it is committed. helm must be on PATH, as in `e2e/cluster/cluster run`.
-.PHONY: bundle olm
 bundle: ## an OLM bundle in target/olm; VERSION=0.1.0, VALUES=file of chart values, NAMESPACE= and SCOPE= for its extras.yaml
 	@command -v helm > /dev/null || { echo 'helm is not on PATH. Try: e2e/cluster/cluster run make bundle' >&2; exit 1; }
 	cd config/olm && PATH="$$PATH:/usr/local/go/bin" go run . -version "$(VERSION)" -values "$(abspath $(VALUES))" -namespace "$(or $(NAMESPACE),spillway-system)" -scope "$(SCOPE)"
@@ -210,6 +210,21 @@ e2e-artifacts: images ## a file of a gigabyte goes to a bucket of a real S3 serv
 e2e-issues: PROFILE = quick
 e2e-issues: images ## issues of a real Gitea become items, and are answered; a cluster of its own; builds Gitea once
 	@CLUSTER='$(CLUSTER)' UP=--gitea e2e/one-test.sh issues demo-agent.tar
+
+chart-lifecycle: PROFILE = quick
+chart-lifecycle: images ## a release of the chart from install to uninstall, with agents at work, by Helm 3 and Helm 4; a cluster of its own
+	@CLUSTER='$(CLUSTER)' e2e/chart-lifecycle.sh
+
+# Needs helm and kubectl on PATH, as in `e2e/cluster/cluster run make chart-conform`.
+chart-conform: $(TOOLS)/bin/kubeconform $(TOOLS)/bin/conform ## every object of the chart and of config/ under kubeconform, without a server
+	KUBECONFORM="$(TOOLS)/bin/kubeconform" CONFORM="$(TOOLS)/bin/conform" tests/chart-conform.sh
+
+# Programs in Go, pinned by their module: kubeconform, and ours that makes schemas for it.
+$(TOOLS)/bin/kubeconform: tests/conform/go.mod tests/conform/go.sum
+	cd tests/conform && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/yannh/kubeconform/cmd/kubeconform
+
+$(TOOLS)/bin/conform: tests/conform/go.mod tests/conform/go.sum tests/conform/main.go
+	cd tests/conform && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" .
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root

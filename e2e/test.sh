@@ -47,6 +47,7 @@ done
 
 step "the chart: lint, schema, rendering, accepted by the API server"
 "${cluster[@]}" run tests/chart.sh
+"${cluster[@]}" run make --no-print-directory chart-conform
 
 step "the whole system: operators as processes, each with a namespace of its own"
 # The operators have the rights that the chart gives, and no others.

@@ -22,6 +22,7 @@
 //! | [`origins`] | the servers that gateways may call: origins, addresses | resolve a name |
 //! | [`source`] | `spillway source`: issues of a forge as items, and their ends as comments | use rights that its team does not have |
 //! | [`node_profile`] | `spillway node-profile`: the system call profile on a node, and the labels that say so | change another node or another label |
+//! | [`release`] | `spillway check` and `spillway end-agents`: a release of the chart, as its test and its removal need it | end an agent itself |
 //! | [`bridge`] | `spillway bridge`: programs outside the sandbox, for agents, over MCP | start a program without a record of it |
 //! | [`generate`] | the generated files: CRDs and their reference | use a cluster |
 //!
@@ -43,6 +44,7 @@ pub mod node_profile;
 pub mod notify;
 pub mod origins;
 pub mod pki;
+pub mod release;
 pub mod serve;
 pub mod source;
 pub mod telemetry;

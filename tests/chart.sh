@@ -48,10 +48,10 @@ without_crds() { render --set crds.install=false "$@"; }
 
 # --- config/default is what the chart renders -------------------------------------------------------------------------
 generated="# Rendered by 'tests/chart.sh --write'. Do not edit."
-# Without Helm's labels, because Helm does not manage objects that kubectl applies.
+# Without Helm's labels and hooks, because Helm does not manage objects that kubectl applies.
 default_objects() {
     local objects
-    objects=$(without_crds) || return 1
+    objects=$(without_crds --no-hooks) || return 1
     echo "$generated"
     grep -vE '^# Source: |^ *helm\.sh/chart: |^ *app\.kubernetes\.io/managed-by: |^$' <<<"$objects"
 }
@@ -97,6 +97,8 @@ sets=(
     "the profile on nodes, cilium, one namespace|--set sandbox.nodeProfile.enabled=true --set networkPolicy.flavor=cilium --set namespaceScope=team-a"
     "no lookup|--set networkPolicy.apiServer.lookup=false"
     "service monitor|--set serviceMonitor.enabled=true"
+    "one namespace, global values, hooks of no account|--set namespaceScope=team-a --set global.priorityClassName=p --set global.imagePullSecrets[0].name=g --set global.commonLabels.team=a --set rbac.create=false"
+    "pods with more of all|--set-json=volumes=[{\"name\":\"v\",\"emptyDir\":{}}] --set-json=volumeMounts=[{\"name\":\"v\",\"mountPath\":\"/tmp\"}] --set-json=extraEnv=[{\"name\":\"A\",\"value\":\"b\"}] --set-json=hostAliases=[{\"ip\":\"192.0.2.1\",\"hostnames\":[\"a.example\"]}] --set-json=gateway.volumes=[{\"name\":\"v\",\"emptyDir\":{}}] --set-json=gateway.volumeMounts=[{\"name\":\"v\",\"mountPath\":\"/tmp\"}] --set-json=gateway.extraEnv=[{\"name\":\"A\",\"value\":\"b\"}] --set-json=gateway.hostAliases=[{\"ip\":\"192.0.2.1\",\"hostnames\":[\"a.example\"]}] --set deploymentAnnotations.a=b --set notifications.webhooks[0].name=ops --set notifications.webhooks[0].secretRef.name=s"
     "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other"
     "everything set|--set image.digest=sha256:$(printf 'a%.0s' {1..64}) --set priorityClassName=p --set nodeSelector.disk=ssd --set-json=tolerations=[{\"operator\":\"Exists\"}] --set podAnnotations.a=b --set podLabels.a=b --set imagePullSecrets[0].name=s --set extraArgs={--x} --set-json=topologySpreadConstraints=[] --set logFormat=text --set gateway.extraArgs={--x} --set-json=gateway.topologySpreadConstraints=[] --set-json=gateway.affinity={\"podAntiAffinity\":{}} --set gateway.resources.limits.cpu=1 --set gateway.terminationGracePeriodSeconds=60"
 )
@@ -335,6 +337,10 @@ check "no role opens agents' pods" lacks exec every_rule
 # shellcheck source=tests/chart-node-profile.sh
 . tests/chart-node-profile.sh
 
+# --- labels, pods and hooks -------------------------------------------------------------------------------------------
+# shellcheck source=tests/chart-values.sh
+. tests/chart-values.sh
+
 # --- values.schema.json refuses, and says where -----------------------------------------------------------------------
 for entry in 'deny={*:443}' 'deny={a.example.com:0443}' 'allowPrivate={npm.example.com:65536}' 'allowPrivate={10.0.0.1:443}' 'allowSets.npm={npm.example.com}'; do
   check "refuses egress.$entry, as the operator would" refused "does not match pattern" render --set "egress.$entry"
@@ -375,7 +381,7 @@ every_value_is_shown() { # a value that is missing in the schema makes the rende
     local key missing=0
     while read -r key; do
         grep -qE "^$key:" "$CHART/values.yaml" || { echo "values.yaml lacks $key"; missing=1; }
-    done < <(sed -n '/^  "properties": {/,$s/^    "\([a-zA-Z]*\)": {.*/\1/p' "$CHART/values.schema.json" | grep -vx global)
+    done < <(sed -n '/^  "properties": {/,$s/^    "\([a-zA-Z]*\)": {.*/\1/p' "$CHART/values.schema.json")
     return $missing
 }
 check "values.yaml shows every value of the schema" every_value_is_shown

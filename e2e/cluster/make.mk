@@ -8,7 +8,7 @@ CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)
 cluster-packages: ## install the Debian packages that the cluster and the tests need
 	@$(CLUSTER) packages
 
-cluster-build: ## build the local cluster's programs (a quarter of an hour the first time, then nothing); WITH=dns,kwok,s3,gitea for more
+cluster-build: ## build the local cluster's programs (a quarter of an hour the first time, then nothing); WITH=dns,kwok,s3,gitea,helm4 for more
 	$(CLUSTER) build $(if $(WITH),--with $(WITH))
 
 cluster-up: ## start the local cluster; UP="--control-plane", UP="--dns --kwok 100" and so on

@@ -12,11 +12,13 @@ use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, ControllerPeer, Gateway};
 use spillway::egress_settings::EgressSettings;
 use spillway::git_settings::GitSettings;
+use spillway::node_profile::NodeProfileArguments;
 use spillway::pki::secrets::SecretNames;
+use spillway::release::{CheckArguments, EndAgentsArguments};
 use spillway::source::forge::{Forge, ForgeKind};
 use spillway::source::issue_item::Target;
 use spillway::telemetry::{LogFormat, start_logs};
-use spillway::{bridge, controller, gateway, generate, node_profile, notify, source};
+use spillway::{bridge, controller, gateway, generate, node_profile, notify, release, source};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +45,10 @@ enum Command {
     /// Run one program of the bridge. The bridge starts it.
     #[command(hide = true)]
     BridgeProgram,
+    /// Say whether a release of the operator serves: the kinds, the leader, and every controller and gateway.
+    Check(CheckArguments),
+    /// End all agents before the operator is removed: its Deployment gets SPILLWAY_END_AGENTS=true.
+    EndAgents(EndAgentsArguments),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
     /// Print a completion script for a shell.
@@ -75,6 +81,12 @@ struct ControllerArguments {
     /// Pull policy of that image: Always, IfNotPresent or Never.
     #[arg(long, default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
     agent_image_pull_policy: String,
+    /// Secret with which the kubelet pulls that image, in the namespace of each agent; may be given several times.
+    #[arg(long = "agent-image-pull-secret", value_name = "NAME")]
+    agent_image_pull_secrets: Vec<String>,
+    /// End all agents and make no new ones, so that the operator can be removed.
+    #[arg(long, env = "SPILLWAY_END_AGENTS")]
+    end_agents: bool,
     /// Service of the gateways, in the namespace of the Lease.
     #[arg(long, value_name = "NAME", conflicts_with = "gateway_address", required_unless_present = "gateway_address")]
     gateway_service: Option<String>,
@@ -231,25 +243,6 @@ struct SourceArguments {
     log_format: LogFormat,
 }
 
-#[derive(clap::Args)]
-struct NodeProfileArguments {
-    /// The kubelet's folder of seccomp profiles (on the node usually /var/lib/kubelet/seccomp).
-    #[arg(long, value_name = "DIR")]
-    folder: PathBuf,
-    /// Name of the node.
-    #[arg(long, env = "NODE_NAME", required_unless_present = "check")]
-    node: Option<String>,
-    /// Seconds between two looks at the folder and at the labels.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    interval: u32,
-    /// Only say whether the profile of this version is in the folder. The exit code is 1 if it is not. It needs no API server.
-    #[arg(long)]
-    check: bool,
-    /// Format of log lines. RUST_LOG selects the lines.
-    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
-    log_format: LogFormat,
-}
-
 /// A JSON object.
 fn object(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
@@ -289,7 +282,9 @@ fn main() -> ExitCode {
         Command::Controller(arguments) => run_controller(*arguments),
         Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Source(arguments) => run_source(*arguments),
-        Command::NodeProfile(arguments) => run_node_profile(arguments),
+        Command::NodeProfile(arguments) => arguments.run(|format, keep| run(format, |stop| node_profile::run(keep, stop))),
+        Command::Check(arguments) => run(LogFormat::Text, |stop| release::check(arguments, stop)),
+        Command::EndAgents(arguments) => run(LogFormat::Text, |stop| release::end_agents(arguments, stop)),
         Command::Bridge(arguments) => arguments.run(|format, serve| run(format, |stop| bridge::run(serve, stop))),
         Command::BridgeProgram => bridge::program_process::main().map_err(Into::into),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
@@ -322,6 +317,8 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         concurrency,
         agent_image,
         agent_image_pull_policy,
+        agent_image_pull_secrets,
+        end_agents,
         gateway_service,
         gateway_address,
         gateway_account,
@@ -370,11 +367,13 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
             },
             image: agent_image,
             pull_policy: agent_image_pull_policy,
+            pull_secrets: agent_image_pull_secrets,
             canaries: canary_addresses(&canaries, no_canary)?,
         },
         governor: governor_listen,
         // The limits of all namespaces are not for a controller that serves one of them.
         cluster_budget: cluster_budget.filter(|_| namespace.is_none()),
+        ends_agents: end_agents,
         webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
         egress: EgressSettings::read(egress_file.as_deref())?,
         git: GitSettings::read(git_file.as_deref())?,
@@ -456,16 +455,6 @@ fn run_source(arguments: SourceArguments) -> anyhow::Result<()> {
     let target = Target { namespace, queue, type_ };
     let settings = source::Settings { forge, token: token_file, ca: ca_file, target, interval: Duration::from_secs(interval.into()), once };
     run(log_format, |stop| source::run(settings, stop))
-}
-
-fn run_node_profile(arguments: NodeProfileArguments) -> anyhow::Result<()> {
-    let NodeProfileArguments { folder, node, interval, check, log_format } = arguments;
-    if check {
-        return node_profile::check(&folder);
-    }
-    let node = node.context("--node is not set")?;
-    let settings = node_profile::Settings { folder, node, interval: Duration::from_secs(interval.into()) };
-    run(log_format, |stop| node_profile::run(settings, stop))
 }
 
 /// A replica's name that no other process has or had.

@@ -89,6 +89,8 @@ pub struct ContextParts {
     pub fleet: Fleet,
     /// The only namespace that is served. None: all are.
     pub only_namespace: Option<String>,
+    /// All agents are ended and no new ones are made, because the operator is being removed.
+    pub ends_agents: bool,
 }
 
 /// The context of every reconcile.
@@ -156,6 +158,8 @@ pub struct Context {
     /// Asks bridges for their status.
     pub bridges: BridgeClient,
     only_namespace: Option<String>,
+    /// All agents are ended and no new ones are made, because the operator is being removed.
+    pub ends_agents: bool,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, ObjectKey)>,
     published: Mutex<HashMap<(&'static str, ObjectKey), PublishTimes>>,
@@ -190,6 +194,7 @@ impl Context {
             foreground_writes: quiet,
             fleet,
             only_namespace,
+            ends_agents,
         } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
@@ -225,6 +230,7 @@ impl Context {
             egress,
             git,
             only_namespace,
+            ends_agents,
             trust,
             backoff: Backoff::new(RECONCILE_RETRY_BACKOFF.0, RECONCILE_RETRY_BACKOFF.1),
             published: Mutex::default(),

@@ -39,6 +39,8 @@ struct Server {
     /// By plural and name.
     objects: BTreeMap<String, Value>,
     events: Vec<Value>,
+    /// Plural and name of each object whose deletion was asked for. It stays: all have finalizers.
+    deleted: Vec<String>,
     version: u64,
 }
 
@@ -80,9 +82,13 @@ pub fn agent(name: &str, pool: &str) -> [Value; 2] {
 
 /// The context of a leader that has read these objects, and asks the API server behind `client` for all else.
 pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context {
+    Context::new(parts(client, objects, notifier), 7)
+}
+
+fn parts(client: Client, objects: &[Value], notifier: Notifier) -> ContextParts {
     let metrics = Metrics::default();
     let bridges = crate::bridge::client::BridgeClient::new(Default::default(), client.clone()).expect("a client of bridges");
-    let parts = ContextParts {
+    ContextParts {
         client: client.clone(),
         leadership: Leadership::held(),
         takeover: Takeover::default(),
@@ -98,6 +104,7 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             controller: Default::default(),
             image: String::new(),
             pull_policy: String::new(),
+            pull_secrets: Vec::new(),
             canaries: Vec::new(),
             dns: Vec::new(),
         },
@@ -109,13 +116,22 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
         foreground_writes: ForegroundWrites::default(),
         fleet: Fleet::new(metrics),
         only_namespace: None,
-    };
-    Context::new(parts, 7)
+        ends_agents: false,
+    }
 }
 
 impl Leader {
     /// One that has read these objects.
     pub fn of(objects: &[Value]) -> Self {
+        Self::with(objects, false)
+    }
+
+    /// One that ends all agents, because the operator is being removed.
+    pub fn removing(objects: &[Value]) -> Self {
+        Self::with(objects, true)
+    }
+
+    fn with(objects: &[Value], ends_agents: bool) -> Self {
         let mut server = Server { version: 1, ..Server::default() };
         for object in objects {
             let part = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
@@ -123,7 +139,8 @@ impl Leader {
         }
         let server = Arc::new(Mutex::new(server));
         let (notifier, notices) = Notifier::for_test();
-        Self { context: Arc::new(context(client(&server), objects, notifier)), notices, server }
+        let parts = ContextParts { ends_agents, ..parts(client(&server), objects, notifier) };
+        Self { context: Arc::new(Context::new(parts, 7)), notices, server }
     }
 
     fn lock(&self) -> MutexGuard<'_, Server> {
@@ -135,6 +152,11 @@ impl Leader {
         let key = ObjectKey { namespace: TEAM.into(), name: agent.into() };
         let object = self.context.stores.agent(&key).expect("the Agent is there");
         agent::reconcile(object, self.context.clone()).await.expect("it is done");
+    }
+
+    /// The objects whose deletion was asked for, as `PLURAL/NAME`.
+    pub fn deleted(&self) -> Vec<String> {
+        self.lock().deleted.clone()
     }
 
     /// The status of an object on the server.
@@ -253,6 +275,13 @@ impl Server {
                 merge(&mut object["status"], &body["status"]);
                 (StatusCode::OK, object.clone())
             }
+            Method::DELETE => match self.objects.get(&slot).cloned() {
+                Some(object) => {
+                    self.deleted.push(slot);
+                    (StatusCode::OK, object)
+                }
+                None => failure(404, "NotFound"),
+            },
             _ => failure(405, "MethodNotAllowed"),
         }
     }

@@ -109,6 +109,7 @@ mod tests {
             controller: Default::default(),
             image: "i".into(),
             pull_policy: "Never".into(),
+            pull_secrets: Vec::new(),
             canaries: vec![],
             dns: Vec::new(),
         };

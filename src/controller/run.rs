@@ -69,6 +69,8 @@ pub struct Settings {
     pub supervised: supervised::Settings,
     /// Where the governor serves while we lead.
     pub governor: SocketAddr,
+    /// End all agents and make no new ones.
+    pub ends_agents: bool,
     /// The spec of `ClusterBudget/default`, which is made where there is none; `None`: it is left to others.
     pub cluster_budget: Option<serde_json::Value>,
     /// The platform's rules of egress.
@@ -187,6 +189,7 @@ async fn stand_and_lead(
             foreground_writes: quiet,
             fleet,
             only_namespace: settings.namespace.clone(),
+            ends_agents: settings.ends_agents,
         };
         let context = Arc::new(Context::new(parts, epoch));
         tokio::select! {

@@ -50,6 +50,8 @@ pub struct Settings {
     pub image: String,
     /// Pull policy of that image.
     pub pull_policy: String,
+    /// Secrets of agents' namespaces with which the kubelet pulls that image.
+    pub pull_secrets: Vec<String>,
     /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
 }
@@ -69,6 +71,8 @@ pub struct Supervised {
     pub image: String,
     /// Pull policy of that image.
     pub pull_policy: String,
+    /// Secrets of agents' namespaces with which the kubelet pulls that image.
+    pub pull_secrets: Vec<String>,
     /// Addresses that agents' pods must not be able to reach, as `host:port`.
     pub canaries: Vec<String>,
     /// The servers that our own pod asks for names. Other pods usually ask the same.
@@ -107,7 +111,7 @@ pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
 }
 
 async fn read_gateway(settings: &Settings, client: &Client) -> anyhow::Result<Supervised> {
-    let Settings { gateway, namespace, controller, image, pull_policy, canaries } = settings;
+    let Settings { gateway, namespace, controller, image, pull_policy, pull_secrets, canaries } = settings;
     let (gateway, peer, port) = match gateway {
         Gateway::Address(address) => (address.to_string(), block(address.ip()), i32::from(address.port())),
         Gateway::Service(name) => {
@@ -120,9 +124,10 @@ async fn read_gateway(settings: &Settings, client: &Client) -> anyhow::Result<Su
         ControllerPeer::Address(address) => block(*address),
         ControllerPeer::Labels(labels) => pods(labels.clone(), namespace),
     };
-    let (image, pull_policy, canaries) = (image.clone(), pull_policy.clone(), canaries.clone());
+    let (image, pull_policy) = (image.clone(), pull_policy.clone());
+    let (pull_secrets, canaries) = (pull_secrets.clone(), canaries.clone());
     let dns = name_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
-    Ok(Supervised { gateway, peer, port, controller, image, pull_policy, canaries, dns })
+    Ok(Supervised { gateway, peer, port, controller, image, pull_policy, pull_secrets, canaries, dns })
 }
 
 /// One address, as a NetworkPolicy sees it.

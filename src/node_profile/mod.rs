@@ -31,7 +31,7 @@ use self::plan::{Findings, LabelChanges, changes, next_wait};
 use crate::api::names::managers;
 use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
-use crate::telemetry::Metrics;
+use crate::telemetry::{LogFormat, Metrics};
 
 /// How long reading and setting the labels may take together.
 const LABEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,8 +47,40 @@ pub struct Settings {
     pub interval: Duration,
 }
 
+/// The command line of `spillway node-profile`.
+#[derive(clap::Args, Debug)]
+pub struct NodeProfileArguments {
+    /// The kubelet's folder of seccomp profiles (on the node usually /var/lib/kubelet/seccomp).
+    #[arg(long, value_name = "DIR")]
+    folder: PathBuf,
+    /// Name of the node.
+    #[arg(long, env = "NODE_NAME", required_unless_present = "check")]
+    node: Option<String>,
+    /// Seconds between two looks at the folder and at the labels.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    interval: u32,
+    /// Only say whether the profile of this version is in the folder. The exit code is 1 if it is not. It needs no API server.
+    #[arg(long)]
+    check: bool,
+    /// Format of log lines. RUST_LOG selects the lines.
+    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
+    log_format: LogFormat,
+}
+
+impl NodeProfileArguments {
+    /// Checks the folder, or gives the settings to `keep`.
+    pub fn run(self, keep: impl FnOnce(LogFormat, Settings) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let Self { folder, node, interval, check: only_check, log_format } = self;
+        if only_check {
+            return check(&folder);
+        }
+        let node = node.context("--node is not set")?;
+        keep(log_format, Settings { folder, node, interval: Duration::from_secs(interval.into()) })
+    }
+}
+
 /// Whether the profile of this build is in the folder, unchanged.
-pub fn check(folder: &std::path::Path) -> anyhow::Result<()> {
+fn check(folder: &std::path::Path) -> anyhow::Result<()> {
     anyhow::ensure!(
         folder::find_intact(folder)?.contains(profile::version()),
         "{} is missing below {}, or has another content: the log of this pod says why it cannot be written",

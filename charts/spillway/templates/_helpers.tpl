@@ -38,39 +38,6 @@ the same name that would serve the same namespaces fails here, before two contro
 {{- define "spillway.gatewayServiceName" -}}{{ include "spillway.fullname" . }}-gateway{{- end }}
 {{- define "spillway.metricsServiceName" -}}{{ include "spillway.fullname" . }}-metrics{{- end }}
 
-{{/* Labels that select the release's pods, of either component. They can never change on an existing Deployment. */}}
-{{- define "spillway.releaseSelectorLabels" -}}
-app.kubernetes.io/name: {{ include "spillway.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}
-
-{{- define "spillway.selectorLabels" -}}
-{{ include "spillway.releaseSelectorLabels" . }}
-app.kubernetes.io/component: controller
-{{- end }}
-
-{{- define "spillway.gateway.selectorLabels" -}}
-{{ include "spillway.releaseSelectorLabels" . }}
-app.kubernetes.io/component: gateway
-{{- end }}
-
-{{- define "spillway.commonLabels" -}}
-app.kubernetes.io/part-of: spillway
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- end }}
-
-{{- define "spillway.labels" -}}
-{{ include "spillway.selectorLabels" . }}
-{{ include "spillway.commonLabels" . }}
-{{- end }}
-
-{{- define "spillway.gateway.labels" -}}
-{{ include "spillway.gateway.selectorLabels" . }}
-{{ include "spillway.commonLabels" . }}
-{{- end }}
-
 {{- define "spillway.image" -}}
 {{- with .Values.image }}
 {{- if .digest }}{{ printf "%s@%s" .repository .digest }}{{ else }}{{ printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}{{ end }}
@@ -469,9 +436,13 @@ not match addresses of nodes.
 - ports:
     - port: 8080
       protocol: TCP
-  {{- with .ingressFrom }}
+  {{- with .Values.networkPolicy.ingressFrom }}
   from:
     {{- toYaml . | nindent 4 }}
+    # `helm test`.
+    - podSelector:
+        matchLabels:
+          {{- include "spillway.hookLabels" (list $ "test") | nindent 10 }}
   {{- end }}
 {{- end }}
 

@@ -137,6 +137,8 @@ pub mod reasons {
     pub const INVALID_EGRESS: &str = "InvalidEgress";
     /// `spec.workspace.git` is wrong. The pool creates no agents.
     pub const INVALID_GIT: &str = "InvalidGit";
+    /// The operator is being removed: it ends all agents and makes no new ones.
+    pub const OPERATOR_REMOVAL: &str = "OperatorRemoval";
     /// The NetworkPolicy or the ConfigMap of certificates that a pool's pods need cannot be created.
     pub const WALLS_PENDING: &str = "WallsPending";
     /// The agent's pod reports.

@@ -82,6 +82,8 @@ pub mod managers {
     pub const TOOLSET: &str = "spillway-toolset";
     /// The process on each node that installs the system call profile.
     pub const NODE_PROFILE: &str = "spillway-node-profile";
+    /// The process that makes the operator end all agents.
+    pub const END_AGENTS: &str = "spillway-end-agents";
     /// The process that makes items of issues.
     pub const SOURCE: &str = "spillway-source";
     /// The governor: child agents and items that agents create, and the status of items.

@@ -40,8 +40,10 @@ recipe() {
             done
             R_LD+=" -X helm.sh/helm/v3/internal/version.version=v3.20.2" R_PKGS=(helm.sh/helm/v3/cmd/helm)
             ;;
+        # A module of its own: it needs later Kubernetes libraries than the cluster's programs.
+        helm4) R_COLD='2 min' R_TAGS=$KUBERNETES_TAGS R_LD="-X helm.sh/helm/v4/internal/version.version=v4.3.2" R_PKGS=(helm.sh/helm/v4/cmd/helm) ;;
         netpol | volumes) R_COLD='5 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(.) ;;
-        *) die "unknown part '$1'; --with takes dns, kwok, s3 and gitea" ;;
+        *) die "unknown part '$1'; --with takes dns, kwok, s3, gitea and helm4" ;;
     esac
 }
 

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::api::agent_pool::{Dialect, EnvVar as PoolEnv, PoolMode};
 use crate::api::owner::owner;
+use crate::api::shared::LocalRef;
 use crate::api::{Agent, AgentPool, names};
 use crate::controller::compute_defaults::{ComputeDefaults, complete};
 use crate::controller::program_files::{FILE_NAME, FILES_DIR, FileCopy, HOME_DIR, WORKSPACE_DIR, copies};
@@ -133,13 +134,23 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             priority_class_name: scheduling.priority_class_name,
             runtime_class_name: scheduling.runtime_class_name,
             service_account_name: scheduling.service_account_name,
-            image_pull_secrets: scheduling
-                .image_pull_secrets
-                .map(|list| list.into_iter().map(|secret| LocalObjectReference { name: secret.name }).collect()),
+            image_pull_secrets: pull_secrets(scheduling.image_pull_secrets, supervised),
             ..PodSpec::default()
         }),
         status: None,
     }
+}
+
+/// The pull secrets of the pool, and those for the image of the sidecar. `None` if there are none: Kubernetes then takes those of the
+/// pod's ServiceAccount.
+fn pull_secrets(of_pool: Option<Vec<LocalRef>>, supervised: &Supervised) -> Option<Vec<LocalObjectReference>> {
+    let mut names: Vec<String> = of_pool.into_iter().flatten().map(|secret| secret.name).collect();
+    for name in &supervised.pull_secrets {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
 }
 
 /// The patch that adopts an Agent which a person created or changed: it adds a missing finalizer, owner and labels.

@@ -42,6 +42,7 @@ fn supervised() -> Supervised {
         controller: Default::default(),
         image: "spillway:dev".into(),
         pull_policy: "Never".into(),
+        pull_secrets: Vec::new(),
         canaries: vec![],
         dns: Vec::new(),
     }
@@ -66,6 +67,21 @@ fn meets_pod_security_restricted_and_mounts_no_token() {
         assert!(volume.secret.is_none(), "{}", volume.name);
         assert!(volume.empty_dir.is_none_or(|scratch| scratch.size_limit.is_some()), "{} has a size", volume.name);
     }
+}
+
+#[test]
+fn the_secrets_for_the_image_of_the_sidecar_follow_those_of_the_pool() {
+    let names = |pool: Value, own: &[&str]| {
+        let (agent, pool) = objects(json!({"scheduling": {"imagePullSecrets": pool}}));
+        let supervised = Supervised { pull_secrets: own.iter().map(|name| (*name).to_owned()).collect(), ..supervised() };
+        let secrets = super::pod(&agent, &pool, true, &supervised).spec.expect("a spec").image_pull_secrets;
+        secrets.map(|list| list.into_iter().map(|secret| secret.name).collect::<Vec<_>>())
+    };
+    assert_eq!(names(json!([]), &[]), None, "those of the ServiceAccount count");
+    assert_eq!(names(json!([{"name": "team"}]), &[]), Some(vec!["team".into()]));
+    assert_eq!(names(json!([]), &["operator"]), Some(vec!["operator".into()]));
+    let both = names(json!([{"name": "team"}, {"name": "operator"}]), &["operator", "mirror"]);
+    assert_eq!(both, Some(vec!["team".into(), "operator".into(), "mirror".into()]), "each once: the API server refuses a name twice");
 }
 
 #[test]

@@ -84,6 +84,10 @@ async fn handle_invalid(object: &AgentObject, trouble: &str, key: &ObjectKey, co
         context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
     }
     let meta = object.meta();
+    if context.ends_agents && meta.deletion_timestamp.is_none() {
+        end(meta, key, context).await?;
+        return Ok(Action::requeue(GATE_RETRY_DELAY));
+    }
     if meta.deletion_timestamp.is_none() || !object.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER) {
         return Ok(Action::await_change());
     }
@@ -111,6 +115,10 @@ async fn reconcile_agent(agent: &Agent, key: &ObjectKey, context: &Context) -> R
         context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
     if !seen {
         context.metrics.gated(CONTROLLER_NAME);
+        return Ok(NextLook::After(GATE_RETRY_DELAY));
+    }
+    if context.ends_agents && agent.metadata.deletion_timestamp.is_none() {
+        end(&agent.metadata, key, context).await?;
         return Ok(NextLook::After(GATE_RETRY_DELAY));
     }
     let observed = observe::observe(agent, key, pod, context).await?;
@@ -270,6 +278,15 @@ async fn delete_foreign_pod(agent: &Agent, key: &ObjectKey, context: &Context) -
     Ok(())
 }
 
+/// Deletes an Agent. Its pod ends with its grace period, and the finalizer stays until then.
+async fn end(meta: &ObjectMeta, key: &ObjectKey, context: &Context) -> Result<(), Error> {
+    context.leadership.confirm().await?;
+    if let Some(uid) = meta.uid.as_deref() {
+        calls::delete(&context.api::<Agent>(&key.namespace), &key.name, uid, None).await?;
+    }
+    Ok(())
+}
+
 /// Deletes an Agent whose pool is deleted, after a live read of the pool.
 async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let pool =
@@ -278,11 +295,7 @@ async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Res
     if pool.is_some_and(|pool| pool.metadata.uid.as_deref() == owner) {
         return Ok(());
     }
-    context.leadership.confirm().await?;
-    if let Some(uid) = agent.metadata.uid.as_deref() {
-        calls::delete(&context.api::<Agent>(&key.namespace), &key.name, uid, None).await?;
-    }
-    Ok(())
+    end(&agent.metadata, key, context).await
 }
 
 /// Writes the status if it changed, and reports transitions as events. Returns the delay of a change that may wait.

@@ -67,6 +67,22 @@ async fn an_agent_whose_time_outs_are_chronic_is_ended_and_the_breakers_of_its_w
     assert_eq!(observed.status("Agent", "a")["interventions"][0]["action"], "Reap", "it is told");
 }
 
+#[tokio::test]
+async fn where_the_operator_is_being_removed_each_agent_is_deleted_once_and_gets_no_pod() {
+    let [agent, _] = fake::agent("a", "p");
+    let mut leaving = agent.clone();
+    leaving["metadata"]["name"] = json!("b");
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:01Z");
+    leaving["status"] = json!({"phase": "Spawning"});
+    let leader = Leader::removing(&[pool("p", "worker", json!({})), agent.clone(), leaving]);
+    leader.reconcile_agent("a").await;
+    leader.reconcile_agent("b").await;
+    assert_eq!(leader.deleted(), ["agents/a"], "b is being deleted already");
+    let staying = Leader::of(&[pool("p", "worker", json!({})), agent]);
+    staying.reconcile_agent("a").await;
+    assert!(staying.deleted().is_empty());
+}
+
 fn item(submitted_by: Option<&str>) -> WorkItem {
     let mut item = fake::object("WorkItem", "fix", json!({"queueRef": {"name": "bugs"}}));
     if let Some(pool) = submitted_by {

@@ -121,13 +121,19 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let unmeetable = preflight::unmeetable_reason(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
     let invalid_git = git::invalid(spec, &context.git).map(|message| PoolBlockers { reason: reasons::INVALID_GIT, message });
     let invalid_egress = egress::invalid(spec, &context.egress).map(|message| PoolBlockers { reason: reasons::INVALID_EGRESS, message });
+    let removal = context.ends_agents.then(|| PoolBlockers {
+        reason: reasons::OPERATOR_REMOVAL,
+        message: "Spillway is being removed from the cluster: all agents end, and no new ones are made. The pool continues when Spillway is installed again".into(),
+    });
     // While a circuit tests whether the pool's work succeeds again, no more Agents are created than may take part in
     // the test.
     let tries = circuits.as_ref().and_then(Circuits::probes);
     let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
+    let keeps_volumes = removal.is_none() && hibernates(pool, &namespace, context);
     let facts = Facts {
-        desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
-        may_grow: missing.is_empty()
+        desired: if removal.is_some() { 0 } else { tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))) },
+        may_grow: removal.is_none()
+            && missing.is_empty()
             && unsupported.is_none()
             && not_a_project.is_none()
             && short.is_none()
@@ -141,8 +147,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
         collected_below,
         agents: all,
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
-        hibernate: follows && hibernates(pool, &namespace, context),
-        max_with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
+        hibernate: keeps_volumes && follows,
+        max_with_hibernated: if keeps_volumes { spec.max() } else { 0 },
     };
     let ready = facts
         .agents
@@ -151,7 +157,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     PoolObservation {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_crash_message(&numbered))),
-        blocked: most_serious_blocker(agent_blocker(&numbered), stopped.or(short).filter(|_| desired.count > 0))
+        blocked: removal
+            .or_else(|| most_serious_blocker(agent_blocker(&numbered), stopped.or(short).filter(|_| desired.count > 0)))
             .or(not_a_project)
             .or(unmeetable)
             .or(invalid_egress)

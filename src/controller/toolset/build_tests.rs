@@ -23,6 +23,7 @@ fn supervised() -> Supervised {
         controller: peer("controller"),
         image: "spillway:dev".into(),
         pull_policy: "Never".into(),
+        pull_secrets: Vec::new(),
         canaries: vec![],
         dns: Vec::new(),
     }

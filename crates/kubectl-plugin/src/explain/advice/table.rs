@@ -196,6 +196,7 @@ pub(super) const ADVICE_BY_REASON: &[(&str, Advice)] = &[
             "the agent did not register within spec.supervision.startupTimeoutSeconds: read the report of the kubelet in the message, and the log of the sidecar (`kubectl spillway logs {agent} --link -n {namespace}`)",
         ),
     ),
+    (reasons::OPERATOR_REMOVAL, Nothing("Spillway is being removed from the cluster. The pool continues when Spillway is installed again")),
     (
         reasons::WALLS_PENDING,
         Do(
