@@ -16,21 +16,23 @@ DEFAULT_PARTS=(kubernetes etcd containerd runc netpol volumes helm images)
 # patch_version MINOR : the whole version, as its module pins it
 patch_version() { sed -n 's/^\tk8s\.io\/kubernetes v\([0-9.]*\).*/\1/p' "$HERE/mods/${KUBERNETES_MODULES[$1]}/go.mod"; }
 
-# choose_kubernetes [EXISTING] : sets KUBERNETES to the version that the environment names, else to EXISTING, else to the default
+# choose_kubernetes [EXISTING] : sets KUBERNETES (1.36) to the version that the environment names, else to EXISTING, else to the
+# default, and KUBERNETES_VERSION (1.36.3). Call it before `build` and `link_parts`.
 choose_kubernetes() {
     KUBERNETES=${KUBERNETES:-${1:-${KUBERNETES_VERSIONS[0]}}}
     [ -n "${KUBERNETES_MODULES[$KUBERNETES]:-}" ] || die "KUBERNETES='$KUBERNETES' is unknown: this checkout has ${KUBERNETES_VERSIONS[*]}"
     [ -z "${1:-}" ] || [ "$KUBERNETES" = "$1" ] ||
         die "cluster $NAME has Kubernetes $1, and KUBERNETES=$KUBERNETES asks for another version. Run '$HERE/cluster down' first, or set SPILLWAY_CLUSTER to another name"
+    KUBERNETES_VERSION=$(patch_version "$KUBERNETES")
 }
 
 # recipe PART : what to build; sets the R_ variables
 recipe() {
-    local b c=k8s.io/component-base/version g=k8s.io/client-go/pkg/version v
+    local b c=k8s.io/component-base/version g=k8s.io/client-go/pkg/version v=$KUBERNETES_VERSION
     R_MODULE=$1 R_TAGS='' R_CGO=0 R_LD='' R_COLD='' R_OUT=("$1") R_PKGS=()
     case $1 in
         kubernetes)
-            R_COLD='5 to 9 min' R_TAGS=$KUBERNETES_TAGS R_MODULE=${KUBERNETES_MODULES[$KUBERNETES]} v=$(patch_version "$KUBERNETES") b=${KUBERNETES#1.}
+            R_COLD='5 to 9 min' R_TAGS=$KUBERNETES_TAGS R_MODULE=${KUBERNETES_MODULES[$KUBERNETES]} b=${KUBERNETES#1.}
             R_LD="-X $c.gitVersion=v$v -X $c.gitMajor=1 -X $c.gitMinor=$b -X $c.gitTreeState=clean -X $g.gitVersion=v$v -X $g.gitMajor=1 -X $g.gitMinor=$b"
             R_OUT=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
             R_PKGS=("${R_OUT[@]/#/k8s.io/kubernetes/cmd/}")
