@@ -6,7 +6,7 @@ external() { # COMMAND ARGUMENT...
     [ -r "$SPILLWAY_KUBECONFIG" ] || die "SPILLWAY_KUBECONFIG=$SPILLWAY_KUBECONFIG cannot be read"
     export KUBECONFIG=$SPILLWAY_KUBECONFIG
     case $command in
-        packages | versions | build | up | down) say "SPILLWAY_KUBECONFIG is set: '$command' does nothing, and the cluster of $KUBECONFIG is used" ;;
+        packages | build | up | down) say "SPILLWAY_KUBECONFIG is set: '$command' does nothing, and the cluster of $KUBECONFIG is used" ;;
         kubeconfig) echo "$KUBECONFIG" ;;
         run) [ $# -gt 0 ] || die "run needs a command: run CMD..."; exec "$@" ;;
         status) exec kubectl get nodes ;;
