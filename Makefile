@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-kubernetes e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -146,6 +146,10 @@ e2e: images images-git images-attacks ## the chart and the whole system on real 
 
 e2e-night: export E2E_LONG = 1
 e2e-night: e2e ## the same, with the tests that take long
+
+e2e-kubernetes: PROFILE = quick
+e2e-kubernetes: images images-git images-attacks ## the chart and a short list of tests on each version of Kubernetes (VERSIONS="1.34 1.35"); WRITE=1: results into docs/reference/kubernetes.md
+	@CLUSTER='$(CLUSTER)' e2e/kubernetes.sh $(if $(WRITE),--write) $(VERSIONS)
 
 e2e-codex: PROFILE = quick
 e2e-codex: images images-codex ## Codex mends a repository, and its item becomes a branch of a git server; a cluster of its own; needs npm
