@@ -195,6 +195,10 @@ e2e: images images-git images-attacks ## the chart and the whole system on real 
 e2e-night: export E2E_LONG = 1
 e2e-night: e2e ## the same, with the tests that take long
 
+e2e-kubernetes: PROFILE = quick
+e2e-kubernetes: images images-git images-attacks ## the chart and a short list of tests on each version of Kubernetes (VERSIONS="1.34 1.35"); WRITE=1: results into docs/reference/kubernetes.md
+	@CLUSTER='$(CLUSTER)' e2e/kubernetes.sh $(if $(WRITE),--write) $(VERSIONS)
+
 e2e-codex: PROFILE = quick
 e2e-codex: images images-codex ## Codex mends a repository, and its item becomes a branch of a git server; a cluster of its own; needs npm
 	@CLUSTER='$(CLUSTER)' e2e/one-test.sh codex codex-agent.tar

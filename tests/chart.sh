@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests of charts/spillway and config/: that they render, refuse wrong values, agree with each other, and grant only the needed
-# rights. They need helm and kubectl on PATH, as in `e2e/cluster/cluster run tests/chart.sh`.
+# rights. They need helm and kubectl on PATH, as in `e2e/cluster/cluster run tests/chart.sh`, and Go for the APIs of several versions
+# of Kubernetes.
 #
 #   tests/chart.sh           run the tests
 #   tests/chart.sh --write   renew config/default from the chart
@@ -63,7 +64,7 @@ case ${1:-} in
         echo "wrote config/default/spillway.yaml"
         exit 0
         ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 same() { # same FILE CMD... : FILE holds what CMD prints
     local file=$1; shift
@@ -409,6 +410,10 @@ all_listed() {
     return $missing
 }
 check "every sample is listed and says what it shows" all_listed
+
+# --- several versions of Kubernetes ---------------------------------------------------------------------------------------
+# shellcheck source=tests/chart-kubernetes.sh
+. tests/chart-kubernetes.sh
 
 # --- a real server: rights and policies of users ------------------------------------------------------------------------
 # shellcheck source=tests/chart-live.sh

@@ -26,6 +26,10 @@ clean() { kubectl delete namespace check-main check-restricted check-policy chec
 clean   # after an earlier run that was interrupted
 node=$SPILLWAY_CLUSTER-node
 expect node 'v1\.[0-9.]+ .*containerd://' kubectl get node "$node" -o wide
+# gitVersion is set by the build, emulationMinor is a constant in the sources: both must be of the version that is pinned.
+server=$(kubectl get --raw /version | jq -r '.gitVersion + " " + .emulationMajor + "." + .emulationMinor')
+expect "version-is-pinned (${server% *})" "^${server#* } $(sed 's/^v//; s/ .*//' <<< "$server")\$" "$here/cluster" versions
+expect version-of-kubelet "^${server% *}\$" kubectl get node "$node" -o jsonpath='{.status.nodeInfo.kubeletVersion}'
 expect node-userns-handler '"userNamespaces":true' kubectl get node "$node" -o jsonpath='{.status.runtimeHandlers}'
 
 start=$(date +%s%N)

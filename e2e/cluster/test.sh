@@ -43,6 +43,13 @@ check "status says so" c "$one" status
 check "up is idempotent" c "$one" up --control-plane
 deny "bad name is refused" c 'Bad_Name' status
 check "full up on top" c "$one" up
+said() { grep -qF -- "$1" <<< "$("${@:2}" 2>&1)"; }   # said TEXT COMMAND... : its output holds TEXT
+pinned=$("$here/cluster" versions | grep "^${KUBERNETES:-1}")
+check "status says the version" said "version  v$(sed -n '1s/.* //p' <<< "$pinned")" c "$one" status
+check "an unknown version is refused" said "is unknown" env KUBERNETES=1.2 SPILLWAY_CLUSTER="$two" "$here/cluster" up
+same "and leaves nothing" "" "$([ ! -e "$root/$two" ] || echo "$root/$two")"
+other=$("$here/cluster" versions | cut -d ' ' -f 1 | grep -v "^${pinned%% *}" | head -n 1)
+check "another version is refused" said "asks for another version" env KUBERNETES="$other" SPILLWAY_CLUSTER="$one" "$here/cluster" up
 check "node is ready" c "$one" run kubectl wait --for=condition=Ready "node/$one-node" --timeout=30s
 
 c "$one" run sh -c 'exit 7'; same "run passes the exit status on" 7 $?

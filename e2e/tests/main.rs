@@ -52,6 +52,7 @@ mod runc;
 mod sandbox;
 mod scheduler;
 mod secrets;
+mod server_features;
 mod store_rollback;
 mod supervision;
 mod tasks;

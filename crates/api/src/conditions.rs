@@ -244,6 +244,8 @@ pub mod reasons {
     pub const LANDLOCK_TOO_OLD: &str = "LandlockTooOld";
     /// The pool requires AgentStrict, and the kernel of the agent's node has no seccomp filters.
     pub const SECCOMP_UNAVAILABLE: &str = "SeccompUnavailable";
+    /// The pool requires a user namespace, and the agent's pod has none.
+    pub const USER_NAMESPACE_MISSING: &str = "UserNamespaceMissing";
     /// The sandbox of the agent's program could not be prepared.
     pub const SANDBOX_NOT_PREPARED: &str = "SandboxNotPrepared";
     /// Nothing isolates the agent's program: it runs outside the cluster.

@@ -95,7 +95,7 @@ pub struct Isolation {
     /// platform has installed it. In all other cases the container has the profile RuntimeDefault.
     pub seccomp: Option<SeccompProfile>,
     /// Whether the pod has its own user namespace (`hostUsers: false`). Defaults to Preferred: only if each node that can run the pod
-    /// supports it.
+    /// supports it. With Required, the program does not start in a pod that got none.
     pub user_namespace: Option<Requirement>,
     /// Whether the sandbox refuses (`Enforce`, the default) or refuses nothing and counts what it would refuse (`Observe`): system calls and
     /// uses of files. With Observe, `landlock` and `seccomp` say what would be refused, and no node profile is used.

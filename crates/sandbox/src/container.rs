@@ -59,7 +59,14 @@ pub fn prepare_outside(
 }
 
 /// What the sandbox of these settings would refuse: see [`prepare`].
-pub fn observation(settings: &SandboxSettings, readable: &[PathBuf], writable: &[PathBuf]) -> Result<Observation, SandboxUnavailable> {
+pub fn observation(
+    settings: &SandboxSettings,
+    kernel: &Kernel,
+    readable: &[PathBuf],
+    writable: &[PathBuf],
+) -> Result<Observation, SandboxUnavailable> {
+    // It enforces nothing, and says whether the pod is one in which the program may start.
+    plan(settings, kernel)?;
     let network = if settings.sidecar_ports_only { Network::Sidecar } else { Network::Pod };
     Ok(Observation {
         network: Some(network).filter(|_| settings.syscalls != Requirement::Disabled),
@@ -98,8 +105,8 @@ mod tests {
     use super::*;
     use crate::kernel::Landlock;
 
-    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true };
-    const BARE: Kernel = Kernel { landlock: Landlock::NotBuilt, seccomp: true };
+    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true, user_namespace: false };
+    const BARE: Kernel = Kernel { landlock: Landlock::NotBuilt, ..FULL };
 
     #[test]
     fn the_report_says_what_is_in_force_and_never_more() {
@@ -113,6 +120,8 @@ mod tests {
         assert_eq!(of(None, &FULL), ("Pod".into(), all.into(), None), "an older controller gives no settings");
         let observed = r#"{"landlock": "Required", "mode": "Observe"}"#;
         assert_eq!(of(Some(observed), &BARE), ("Observed".into(), all.into(), None));
+        let namespace = r#"{"mode": "Observe", "userNamespace": true}"#;
+        assert_eq!(of(Some(namespace), &FULL), ("Pod".into(), all.into(), Some(UnavailableReason::UserNamespaceMissing)));
         let required = r#"{"landlock": "Required"}"#;
         assert_eq!(of(Some(required), &BARE), ("Pod".into(), all.into(), Some(UnavailableReason::LandlockNotBuilt)));
         for strange in ["", "x", r#"{"landlock": "Maybe"}"#, r#"{"unknown": 1}"#] {

@@ -24,6 +24,8 @@ pub struct Kernel {
     pub landlock: Landlock,
     /// Filters of system calls.
     pub seccomp: bool,
+    /// Whether this process is in another user namespace than the node.
+    pub user_namespace: bool,
 }
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`.
@@ -39,8 +41,18 @@ impl Kernel {
         let action = libc::SECCOMP_RET_ERRNO;
         // SAFETY: the kernel reads one number behind the pointer.
         let available = unsafe { libc::syscall(libc::SYS_seccomp, u64::from(libc::SECCOMP_GET_ACTION_AVAIL), 0_u64, &raw const action) };
-        Self { landlock, seccomp: available >= 0 }
+        Self { landlock, seccomp: available >= 0, user_namespace: has_user_namespace() }
     }
+}
+
+/// Whether this process is in another user namespace than the node.
+pub fn has_user_namespace() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map))
+}
+
+/// Whether the map of users is that of the node: each user is itself.
+fn is_initial(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn landlock(version: libc::c_long, error: impl FnOnce() -> i32) -> Landlock {
@@ -64,5 +76,11 @@ mod tests {
         assert_eq!(landlock(-1, || libc::ENOSYS), Landlock::NotBuilt);
         assert_eq!(landlock(-1, || libc::EOPNOTSUPP), Landlock::NotEnabled);
         assert_eq!(landlock(-1, || libc::EPERM), Landlock::Refused(libc::EPERM));
+    }
+
+    #[test]
+    fn only_a_user_namespace_of_our_own_is_not_the_nodes() {
+        assert!(is_initial("         0          0 4294967295\n"));
+        assert!(!is_initial("0 65536 65536\n") && !is_initial("10001 10001 1\n") && !is_initial("0 0 65536\n"));
     }
 }

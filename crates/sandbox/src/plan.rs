@@ -26,9 +26,16 @@ pub struct Plan {
 }
 
 /// Decides. A guarantee that is required and cannot be enforced ends in an error; one that is preferred is left out. In the mode Observe
-/// nothing is enforced, whatever is required.
+/// nothing is enforced, whatever is required, but the pod must have the user namespace that its pool requires: it is not ours to enforce.
 pub fn plan(settings: &SandboxSettings, kernel: &Kernel) -> Result<Plan, SandboxUnavailable> {
-    let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _, mode } = settings;
+    let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _, mode, user_namespace } = settings;
+    if *user_namespace && !kernel.user_namespace {
+        // An API server without the feature removes hostUsers from the pod, and tells nobody.
+        let message = "the pod has no user namespace of its own, although its pool requires one: the API server has no feature \
+                       UserNamespacesSupport (Kubernetes has it since 1.33), or it is off. Turn it on, or set \
+                       spec.sandbox.isolation.userNamespace of the AgentPool to Preferred";
+        return Err(SandboxUnavailable { reason: UnavailableReason::UserNamespaceMissing, message: message.to_owned() });
+    }
     if *mode == SandboxMode::Observe {
         return Ok(Plan::NONE);
     }
@@ -126,7 +133,7 @@ mod tests {
         SandboxSettings { landlock, syscalls, sidecar_ports_only, ..SandboxSettings::default() }
     }
 
-    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true };
+    const FULL: Kernel = Kernel { landlock: Landlock::Version(7), seccomp: true, user_namespace: true };
 
     #[test]
     fn a_kernel_that_can_all_misses_nothing() {
@@ -146,7 +153,7 @@ mod tests {
             (Landlock::Version(2), UnavailableReason::LandlockTooOld),
         ];
         for (landlock, reason) in kernels {
-            let kernel = Kernel { landlock, seccomp: true };
+            let kernel = Kernel { landlock, ..FULL };
             let refused = plan(&settings(Requirement::Required, Requirement::Preferred, false), &kernel).expect_err("refused");
             assert_eq!(refused.reason, reason);
             assert!(refused.message.contains("spec.sandbox.isolation.landlock"), "{refused:?}");
@@ -163,7 +170,7 @@ mod tests {
     fn older_versions_miss_what_came_later() {
         let wide = settings(Requirement::Required, Requirement::Required, false);
         let narrow = settings(Requirement::Required, Requirement::Required, true);
-        let of = |version| Kernel { landlock: Landlock::Version(version), seccomp: true };
+        let of = |version| Kernel { landlock: Landlock::Version(version), ..FULL };
         assert_eq!(plan(&wide, &of(3)).expect("a plan").missing(&wide), [SIGNALS, ABSTRACT_SOCKETS]);
         assert_eq!(plan(&narrow, &of(3)).expect_err("no ports").reason, UnavailableReason::LandlockTooOld);
         assert_eq!(plan(&narrow, &of(4)).expect("a plan").missing(&narrow), [SIGNALS, ABSTRACT_SOCKETS]);
@@ -184,10 +191,23 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_observes_enforces_nothing_whatever_the_kernel_can() {
-        for kernel in [FULL, Kernel { landlock: Landlock::NotBuilt, seccomp: false }] {
+        for kernel in [FULL, Kernel { landlock: Landlock::NotBuilt, seccomp: false, user_namespace: false }] {
             let settings = SandboxSettings { mode: SandboxMode::Observe, ..settings(Requirement::Required, Requirement::Required, true) };
             let plan = plan(&settings, &kernel).expect("it runs");
             assert_eq!((plan, plan.missing(&settings).len()), (Plan::NONE, 5));
+        }
+    }
+
+    #[test]
+    fn a_user_namespace_that_is_required_must_be_there_in_each_mode() {
+        let without = Kernel { user_namespace: false, ..FULL };
+        for mode in [SandboxMode::Enforce, SandboxMode::Observe] {
+            let required = SandboxSettings { user_namespace: true, mode, ..SandboxSettings::default() };
+            let refused = plan(&required, &without).expect_err("refused");
+            assert_eq!(refused.reason, UnavailableReason::UserNamespaceMissing);
+            assert!(refused.message.contains("spec.sandbox.isolation.userNamespace"), "{refused:?}");
+            assert!(plan(&required, &FULL).is_ok());
+            assert!(plan(&SandboxSettings { user_namespace: false, ..required }, &without).is_ok());
         }
     }
 

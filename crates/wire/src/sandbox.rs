@@ -47,18 +47,21 @@ pub enum UnavailableReason {
     LandlockTooOld,
     /// The kernel has no filters of system calls.
     SeccompUnavailable,
+    /// The pod has no user namespace of its own.
+    UserNamespaceMissing,
     /// The sandbox could not be prepared, although the kernel can enforce it.
     SandboxNotPrepared,
 }
 
 impl UnavailableReason {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::LandlockNotBuilt,
         Self::LandlockNotEnabled,
         Self::LandlockRefused,
         Self::LandlockTooOld,
         Self::SeccompUnavailable,
+        Self::UserNamespaceMissing,
         Self::SandboxNotPrepared,
     ];
 
@@ -70,6 +73,7 @@ impl UnavailableReason {
             Self::LandlockRefused => "LandlockRefused",
             Self::LandlockTooOld => "LandlockTooOld",
             Self::SeccompUnavailable => "SeccompUnavailable",
+            Self::UserNamespaceMissing => "UserNamespaceMissing",
             Self::SandboxNotPrepared => "SandboxNotPrepared",
         }
     }
@@ -165,6 +169,9 @@ pub struct SandboxSettings {
     /// Whether it refuses, or only counts. The field is left out for Enforce, because an older pod does not know it.
     #[serde(default, skip_serializing_if = "SandboxMode::is_enforce")]
     pub mode: SandboxMode,
+    /// The pod must have a user namespace of its own. The field is left out for false, because an older pod does not know it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub user_namespace: bool,
 }
 
 /// What an item requires of the sandbox of its program, beyond the pool.

@@ -2,7 +2,10 @@
 # Builds the cluster's programs from the pinned Go modules in ../mods, and its images from ../../images. The cache has a folder
 # for each result, named by a digest of all inputs. So nothing is built twice, and checkouts share results.
 
-KUBERNETES_VERSION=1.36.3
+# The versions of Kubernetes that a cluster can have, the default first, and the module in ../mods that pins each one, with the etcd
+# that this version is tested with. containerd and runc are the same for all versions: each kubelet speaks CRI v1 to them.
+KUBERNETES_VERSIONS=(1.36 1.35 1.34)
+declare -A KUBERNETES_MODULES=([1.36]=kubernetes [1.35]=kubernetes-1.35 [1.34]=kubernetes-1.34)
 # Programs that use Kubernetes' libraries are built with the same tags and the same versions, so that Go compiles the libraries
 # once.
 KUBERNETES_TAGS=selinux,notest,grpcnotrace
@@ -10,18 +13,31 @@ KUBERNETES_TAGS=selinux,notest,grpcnotrace
 export GOGC=${GOGC:-400}
 DEFAULT_PARTS=(kubernetes etcd containerd runc netpol volumes helm images)
 
+# patch_version MINOR : the whole version, as its module pins it
+patch_version() { sed -n 's/^\tk8s\.io\/kubernetes v\([0-9.]*\).*/\1/p' "$HERE/mods/${KUBERNETES_MODULES[$1]}/go.mod"; }
+
+# choose_kubernetes [EXISTING] : sets KUBERNETES (1.36) to the version that the environment names, else to EXISTING, else to the
+# default, and KUBERNETES_VERSION (1.36.3). Call it before `build` and `link_parts`.
+choose_kubernetes() {
+    KUBERNETES=${KUBERNETES:-${1:-${KUBERNETES_VERSIONS[0]}}}
+    [ -n "${KUBERNETES_MODULES[$KUBERNETES]:-}" ] || die "KUBERNETES='$KUBERNETES' is unknown: this checkout has ${KUBERNETES_VERSIONS[*]}"
+    [ -z "${1:-}" ] || [ "$KUBERNETES" = "$1" ] ||
+        die "cluster $NAME has Kubernetes $1, and KUBERNETES=$KUBERNETES asks for another version. Run '$HERE/cluster down' first, or set SPILLWAY_CLUSTER to another name"
+    KUBERNETES_VERSION=$(patch_version "$KUBERNETES")
+}
+
 # recipe PART : what to build; sets the R_ variables
 recipe() {
     local b c=k8s.io/component-base/version g=k8s.io/client-go/pkg/version v=$KUBERNETES_VERSION
     R_MODULE=$1 R_TAGS='' R_CGO=0 R_LD='' R_COLD='' R_OUT=("$1") R_PKGS=()
     case $1 in
         kubernetes)
-            R_COLD='5 to 9 min' R_TAGS=$KUBERNETES_TAGS
-            R_LD="-X $c.gitVersion=v$v -X $c.gitMajor=1 -X $c.gitMinor=36 -X $c.gitTreeState=clean -X $g.gitVersion=v$v -X $g.gitMajor=1 -X $g.gitMinor=36"
+            R_COLD='5 to 9 min' R_TAGS=$KUBERNETES_TAGS R_MODULE=${KUBERNETES_MODULES[$KUBERNETES]} b=${KUBERNETES#1.}
+            R_LD="-X $c.gitVersion=v$v -X $c.gitMajor=1 -X $c.gitMinor=$b -X $c.gitTreeState=clean -X $g.gitVersion=v$v -X $g.gitMajor=1 -X $g.gitMinor=$b"
             R_OUT=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
             R_PKGS=("${R_OUT[@]/#/k8s.io/kubernetes/cmd/}")
             ;;
-        etcd) R_COLD='30 s' R_MODULE=kubernetes R_PKGS=(go.etcd.io/etcd/server/v3) ;;
+        etcd) R_COLD='30 s' R_MODULE=${KUBERNETES_MODULES[$KUBERNETES]} R_PKGS=(go.etcd.io/etcd/server/v3) ;;
         containerd)
             R_COLD='1 min' R_LD="-X github.com/containerd/containerd/v2/version.Version=2.3.7"
             R_OUT=(containerd containerd-shim-runc-v2 ctr)
@@ -34,7 +50,7 @@ recipe() {
         gitea) R_COLD='10 min' R_CGO=1 R_TAGS=sqlite,sqlite_unlock_notify R_LD="-X main.Version=1.26.0" R_PKGS=(code.gitea.io/gitea) ;;
         helm)
             R_COLD='20 s' R_MODULE=kubernetes R_TAGS=$KUBERNETES_TAGS
-            # The cluster's version that `helm template` assumes without a cluster.
+            # One build for all versions. This version is the one that `helm template` assumes without a cluster.
             for b in chartutil lint/rules; do
                 R_LD+=" -X helm.sh/helm/v3/pkg/$b.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$b.k8sVersionMinor=36"
             done
@@ -201,6 +217,7 @@ link_parts() {
         dirs+=("$dir")
     done
     mkdir -p "$BIN"
+    echo "$KUBERNETES" > "$D/kubernetes"
     for dir in "${dirs[@]}"; do
         for f in "$dir"/*; do ln -sfn "$f" "$BIN/${f##*/}"; done
     done

@@ -4,7 +4,7 @@
 COMPONENTS=(holder etcd apiserver apiserver2 controller-manager scheduler containerd kubelet proxy netpol volumes coredns kwok s3 gitea)
 
 status() {
-    local c state bad=0 shown=0
+    local c state bad=0 shown=0 version
     echo "cluster  $NAME"
     echo "state    $D"
     echo
@@ -18,9 +18,12 @@ status() {
     if [ $shown = 0 ]; then echo "(nothing was started)"; echo; echo "start    $HERE/cluster up"; return 1; fi
     echo
     if [ "$(state_of apiserver)" = alive ] && [ "$(state_of etcd)" = alive ]; then
+        version=$(kc get --raw /version --request-timeout=5s 2>/dev/null | jq -r .gitVersion) || version=unknown
+        echo "version  ${version:-unknown} (the API server's)"
         if [ -e "$D/wanted/kubelet" ]; then
             c=$(kc get node "$NODE" --request-timeout=5s -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) || c=unknown
-            echo "node     $NODE $([ "$c" = True ] && echo Ready || echo "not ready (Ready=$c)")"
+            version=$(kc get node "$NODE" --request-timeout=5s -o jsonpath='{.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}' 2>/dev/null) || version=unknown
+            echo "node     $NODE ($version) $([ "$c" = True ] && echo Ready || echo "not ready (Ready=$c)")"
             [ "$c" = True ] || bad=1
         fi
         if [ -e "$D/wanted/kwok" ]; then echo "fake     $(kc get nodes -l type=kwok --request-timeout=5s -o name 2>/dev/null | wc -l) nodes"; fi

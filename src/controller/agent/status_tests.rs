@@ -430,6 +430,7 @@ fn the_sandbox_is_what_the_pod_reports() {
         reasons::LANDLOCK_REFUSED,
         reasons::LANDLOCK_TOO_OLD,
         reasons::SECCOMP_UNAVAILABLE,
+        reasons::USER_NAMESPACE_MISSING,
         reasons::SANDBOX_NOT_PREPARED,
     ];
     for (reason, expected) in UnavailableReason::ALL.into_iter().zip(known) {

@@ -20,7 +20,7 @@ pub(super) fn prepare(options: &Options, bin: &Path) -> Confinement {
     let prepare = |settings: SandboxSettings| match settings.mode {
         SandboxMode::Observe => {
             let (readable, writable) = folders(options, bin);
-            Ok(Confinement::Observed(RefusalCounts::new(container::observation(&settings, &readable, &writable)?)))
+            Ok(Confinement::Observed(RefusalCounts::new(container::observation(&settings, &Kernel::probe(), &readable, &writable)?)))
         }
         SandboxMode::Enforce => {
             // Landlock refuses uses of files without telling anybody. The filter has decided on each call that is counted: the narrowest

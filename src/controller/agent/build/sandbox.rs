@@ -40,7 +40,7 @@ pub(super) fn variable(spec: &AgentPoolSpec) -> String {
 
 fn settings(sandbox: Option<&Sandbox>) -> SandboxSettings {
     let Sandbox { changeset: _, isolation, outputs, software } = sandbox.cloned().unwrap_or_default();
-    let Isolation { landlock, seccomp, user_namespace: _, mode } = isolation.unwrap_or_default();
+    let Isolation { landlock, seccomp, user_namespace, mode } = isolation.unwrap_or_default();
     let Outputs { egress: _, allow: _, allow_sets: _, loopback } = outputs.unwrap_or_default();
     let Software { require_digest: _, path } = software.unwrap_or_default();
     let landlock = match landlock {
@@ -59,7 +59,9 @@ fn settings(sandbox: Option<&Sandbox>) -> SandboxSettings {
         Some(IsolationMode::Observe) => SandboxMode::Observe,
     };
     let sidecar_ports_only = loopback == Some(Loopback::LinkOnly);
-    SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: path.unwrap_or_default(), mode }
+    // The pod tests it: an API server or a node may have no user namespaces.
+    let user_namespace = user_namespace == Some(Asked::Required);
+    SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: path.unwrap_or_default(), mode, user_namespace }
 }
 
 #[cfg(test)]
@@ -79,12 +81,15 @@ mod tests {
             sidecar_ports_only: true,
             readable: vec!["/data/tools".into()],
             mode: SandboxMode::Enforce,
+            user_namespace: false,
         };
         assert_eq!(of(all), expected);
         assert_eq!(of(json!({"isolation": {"landlock": "Disabled", "seccomp": "RuntimeDefault"}})), SandboxSettings::disabled());
         let node = of(json!({"isolation": {"seccomp": "Localhost"}}));
         assert_eq!((node.syscalls, node.landlock), (Requirement::Required, Requirement::Preferred), "the filter in the pod stays");
         assert_eq!(of(json!({"isolation": {"landlock": "Preferred"}, "outputs": {"loopback": "Open"}})), SandboxSettings::default());
+        let namespace = |asked: &str| of(json!({"isolation": {"userNamespace": asked}}));
+        assert!(namespace("Required").user_namespace && !namespace("Preferred").user_namespace && !namespace("Disabled").user_namespace);
         let observed = of(json!({"isolation": {"landlock": "Required", "mode": "Observe"}}));
         assert_eq!((observed.landlock, observed.mode), (Requirement::Required, SandboxMode::Observe));
     }

@@ -41,6 +41,12 @@ pub(super) const SANDBOX_ADVICE: &[(&str, Advice)] = &[
         Do("select other nodes (spec.scheduling of pool {pool}), or set spec.sandbox.isolation.seccomp to RuntimeDefault"),
     ),
     (
+        reasons::USER_NAMESPACE_MISSING,
+        Do(
+            "use an API server with the feature UserNamespacesSupport (on by default since Kubernetes 1.33), or set spec.sandbox.isolation.userNamespace of pool {pool} to Preferred",
+        ),
+    ),
+    (
         reasons::SANDBOX_NOT_PREPARED,
         Do(
             "the pod cannot prepare its sandbox, as the message says. If it cannot read the settings, controller and pod have different versions: delete the agent (`kubectl spillway rm {agent} -n {namespace}`), and its pool makes another one",
