@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec gitops gitops-write chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues e2e-gitops clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -125,6 +125,16 @@ h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener w
 $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
 	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
 
+# Not part of `make test`: the first run compiles Argo CD's and Flux's libraries, which takes minutes. They need Go 1.27, which an
+# older Go gets as a module. -count=1, because Go's cache of results does not see files outside of the module.
+GITOPS_TEST = cd tests/gitops && PATH="$$PATH:/usr/local/go/bin" GOTOOLCHAIN=auto go test -count=1
+gitops: ## Argo CD's and Flux's own verdicts on objects of ours, and their samples (needs Go)
+	$(GITOPS_TEST) .
+
+gitops-write: ## write the settings for Argo CD and the page of verdicts
+	$(GITOPS_TEST) -run '^TestArgoFilesHoldTheScripts$$' . -write
+	$(GITOPS_TEST) -run '^TestThePageHasTheVerdicts$$' . -write
+
 # Needs rustup, and PyPI for a C compiler for macOS and Windows, so it is not part of `make test`.
 cli-portable: toolchain ## the plugin and its tests, compiled for macOS and Windows; PLATFORMS="x86_64-apple-darwin ..." for some only
 	tests/portable/run.sh $(PLATFORMS)
@@ -162,6 +172,10 @@ e2e-artifacts: images ## a file of a gigabyte goes to a bucket of a real S3 serv
 e2e-issues: PROFILE = quick
 e2e-issues: images ## issues of a real Gitea become items, and are answered; a cluster of its own; builds Gitea once
 	@CLUSTER='$(CLUSTER)' UP=--gitea e2e/one-test.sh issues demo-agent.tar
+
+e2e-gitops: PROFILE = quick
+e2e-gitops: images ## Argo CD's engine syncs the operator and a team from a git server; a cluster of its own
+	@CLUSTER='$(CLUSTER)' e2e/gitops.sh
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root
