@@ -173,6 +173,16 @@ bundle: ## an OLM bundle in target/olm; VERSION=0.1.0, VALUES=file of chart valu
 olm: bundle ## check the OLM bundle with OLM's own validators, and compare it with the chart
 	cd config/olm && PATH="$$PATH:/usr/local/go/bin" OLM_BUNDLE="$(CURDIR)/target/olm/bundle" go test -count=1 -v ./...
 
+# Not part of `make test`: the first run compiles Argo CD's and Flux's libraries, which takes minutes. They need Go 1.27, which an
+# older Go gets as a module. -count=1, because Go's cache of results does not see files outside of the module.
+GITOPS_TEST = cd tests/gitops && PATH="$$PATH:/usr/local/go/bin" GOTOOLCHAIN=auto go test -count=1
+gitops: ## Argo CD's and Flux's own verdicts on objects of ours, and their samples (needs Go)
+	$(GITOPS_TEST) .
+
+gitops-write: ## write the settings for Argo CD and the page of verdicts
+	$(GITOPS_TEST) -run '^TestArgoFilesHoldTheScripts$$' . -write
+	$(GITOPS_TEST) -run '^TestThePageHasTheVerdicts$$' . -write
+
 # Needs rustup, and PyPI for a C compiler for macOS and Windows, so it is not part of `make test`.
 cli-portable: toolchain ## the plugin and its tests, compiled for macOS and Windows; PLATFORMS="x86_64-apple-darwin ..." for some only
 	tests/portable/run.sh $(PLATFORMS)
@@ -229,6 +239,10 @@ $(TOOLS)/bin/kubeconform: tests/conform/go.mod tests/conform/go.sum
 
 $(TOOLS)/bin/conform: tests/conform/go.mod tests/conform/go.sum tests/conform/main.go
 	cd tests/conform && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" .
+
+e2e-gitops: PROFILE = quick
+e2e-gitops: images ## Argo CD's engine syncs the operator and a team from a git server; a cluster of its own
+	@CLUSTER='$(CLUSTER)' e2e/gitops.sh
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root
