@@ -164,14 +164,16 @@ h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener w
 $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
 	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
 
-# Rendered from the chart, so nothing of it is committed. helm must be on PATH, as in `e2e/cluster/cluster run`.
+# Rendered from the chart, so nothing of it is committed. helm is that of PATH, or the one that the local cluster built. A command in
+# the cluster's network could not fetch Go's modules.
+OLM_PATH = $$PATH:$(dir $(lastword $(wildcard $(dir $(TOOLS))build/helm-*/helm))):/usr/local/go/bin
 bundle: ## an OLM bundle in target/olm; VERSION=0.1.0, VALUES=file of chart values, NAMESPACE= and SCOPE= for its extras.yaml
-	@command -v helm > /dev/null || { echo 'helm is not on PATH. Try: e2e/cluster/cluster run make bundle' >&2; exit 1; }
-	cd config/olm && PATH="$$PATH:/usr/local/go/bin" go run . -version "$(VERSION)" -values "$(abspath $(VALUES))" -namespace "$(or $(NAMESPACE),spillway-system)" -scope "$(SCOPE)"
+	@PATH="$(OLM_PATH)"; command -v helm > /dev/null || { echo 'helm is not on PATH. Install it, or build that of the local cluster: e2e/cluster/cluster build' >&2; exit 1; }
+	cd config/olm && PATH="$(OLM_PATH)" go run . -version "$(VERSION)" -values "$(abspath $(VALUES))" -namespace "$(or $(NAMESPACE),spillway-system)" -scope "$(SCOPE)"
 
 # The validators need some hundred packages in Go: minutes the first time, then seconds.
 olm: bundle ## check the OLM bundle with OLM's own validators, and compare it with the chart
-	cd config/olm && PATH="$$PATH:/usr/local/go/bin" OLM_BUNDLE="$(CURDIR)/target/olm/bundle" go test -count=1 -v ./...
+	cd config/olm && PATH="$(OLM_PATH)" OLM_BUNDLE="$(CURDIR)/target/olm/bundle" go test -count=1 -v ./...
 
 # Not part of `make test`: the first run compiles Argo CD's and Flux's libraries, which takes minutes. They need Go 1.27, which an
 # older Go gets as a module. -count=1, because Go's cache of results does not see files outside of the module.
