@@ -68,7 +68,7 @@ for value in global.commonLabels podLabels service.labels gateway.service.labels
     }
     check "and $value changes no label that selects pods, if the schema is not checked" untouched
 done
-check "refuses an annotation of the chart on pods" refused podAnnotations render --set 'podAnnotations.spillway\.dev/egress=x'
+check "refuses an annotation of the chart on pods" refused spillway.dev/egress render --set 'podAnnotations.spillway\.dev/egress=x'
 
 # --- pull secrets of agents -------------------------------------------------------------------------------------------
 check "the controller is told the pull secrets of agents" told deployment --agent-image-pull-secret=registry --set agents.imagePullSecrets[0].name=registry
@@ -87,7 +87,7 @@ test_rights() { diff <(printf '%s\n' "Role [coordination.k8s.io] [leases] [spill
 check "the test of the release may read its Lease and list its pods, and no more" test_rights
 end_rights() { # end_rights KIND [FLAGS...]
     local kind=$1; shift
-    diff <(printf '%s\n' "Role [apps] [deployments] [spillway] [get, patch]" 'Role [""] [pods] [list]' "$kind [spillway.dev] [agentpools, agents] [list]") <(hook_rights uninstall "$@")
+    diff <(printf '%s\n' "Role [apps] [deployments] [spillway] [get, patch]" 'Role [""] [pods] [list]' "$kind [spillway.dev] [agentpools, agents] [list]" | sort) <(hook_rights uninstall "$@" | sort)
 }
 check "the hook before uninstall may change one Deployment and list pools and agents, and no more" end_rights ClusterRole
 check "in one namespace, if the release serves one" end_rights Role --set namespaceScope=team-a
