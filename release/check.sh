@@ -13,6 +13,8 @@ set +e
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package_version=${version/-/\~}
+# cosign's own message, which a missing program does not print
+wrong='error during command execution'
 
 # --- the files, their checksums, signatures and provenance --------------------------------------------------------------
 expected() {
@@ -38,12 +40,12 @@ check "the checksums name all files but the signatures" equal "$(expected | grep
 blob() { cosign verify-blob "${verifying[@]}" --bundle "$dist/SHA256SUMS.sigstore.json" "$1"; }
 check "cosign verifies the checksums" blob "$dist/SHA256SUMS"
 sed '1s/^./x/' "$dist/SHA256SUMS" > "$work/SHA256SUMS"
-refused "cosign refuses changed checksums" "" blob "$work/SHA256SUMS"
+refused "cosign refuses changed checksums" "$wrong" blob "$work/SHA256SUMS"
 COSIGN_PASSWORD='' cosign generate-key-pair --output-key-prefix "$work/foreign" > /dev/null 2>&1
-refused "cosign refuses the signature of another key" "" cosign verify-blob --key "$work/foreign.pub" --insecure-ignore-tlog=true --bundle "$dist/SHA256SUMS.sigstore.json" "$dist/SHA256SUMS"
+refused "cosign refuses the signature of another key" "$wrong" cosign verify-blob --key "$work/foreign.pub" --insecure-ignore-tlog=true --bundle "$dist/SHA256SUMS.sigstore.json" "$dist/SHA256SUMS"
 provenance() { cosign verify-blob-attestation "${verifying[@]}" --type slsaprovenance1 --bundle "$dist/spillway-$version.provenance.json.sigstore.json" "$1"; }
 while read -r file; do check "cosign verifies the provenance of $file" provenance "$dist/$file"; done < <(expected | grep -vE '^(cosign\.pub|SHA256SUMS|.*provenance.*)')
-refused "cosign refuses the provenance of another file" "" provenance LICENSE
+refused "cosign refuses the provenance of another file" "$wrong" provenance LICENSE
 check "the provenance names the commit" grep -qF "\"gitCommit\": \"$commit\"" "$dist/spillway-$version.provenance.json"
 
 # --- archives ----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ version=${1:-}
 [[ $version =~ ^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$ ]] ||
     die "VERSION must be a version without a v, such as 0.1.0, and not '$version'"
 tag=v$version
-# The published files, and what is needed to make them.
-dist=target/release-$version
-stage=target/release-$version-stage
+# The published files, and what is needed to make them. again.sh sets other folders.
+dist=${RELEASE_DIST:-target/release-$version}
+stage=${RELEASE_STAGE:-target/release-$version-stage}
 # The image as an OCI layout, which is also in the archive of the image
 layout=$stage/oci
 commit=$(git rev-parse HEAD)

@@ -20,6 +20,7 @@ if ! release/notes.sh "$version" "${SOURCE_URL:+$SOURCE_URL/blob/$tag}" > "$dist
 fi
 step sign
 step check
+step again
 
 if is_local; then
     # The content stays, so that `make release-test` installs what was pushed here.
