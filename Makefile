@@ -201,7 +201,7 @@ properties-night: toolchain ## the properties of the state machines, over PROPTE
 	cargo test --package spillway-policy --lib --locked
 
 e2e: PROFILE = quick
-e2e: images images-git images-attacks ## the chart and the whole system on real clusters of their own, which are removed if all tests pass
+e2e: images images-git images-attacks $(TOOLS)/bin/kubeconform $(TOOLS)/bin/conform ## the chart and the whole system on real clusters of their own, which are removed if all tests pass
 	@CLUSTER='$(CLUSTER)' e2e/test.sh
 
 e2e-night: export E2E_LONG = 1
