@@ -1,4 +1,4 @@
-//! Features that some API servers lack: they remove fields that they do not know, and tell nobody.
+//! Features that some API servers lack: they remove fields that they do not know, without an error.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;

@@ -30,7 +30,7 @@ pub struct Plan {
 pub fn plan(settings: &SandboxSettings, kernel: &Kernel) -> Result<Plan, SandboxUnavailable> {
     let SandboxSettings { landlock, syscalls, sidecar_ports_only, readable: _, mode, user_namespace } = settings;
     if *user_namespace && !kernel.user_namespace {
-        // An API server without the feature removes hostUsers from the pod, and tells nobody.
+        // An API server without the feature removes hostUsers from the pod without an error.
         let message = "the pod has no user namespace of its own, although its pool requires one: the API server has no feature \
                        UserNamespacesSupport (Kubernetes has it since 1.33), or it is off. Turn it on, or set \
                        spec.sandbox.isolation.userNamespace of the AgentPool to Preferred";
