@@ -31,7 +31,7 @@ up() {
     # The image's tag never changes here, so an annotation holds a digest of its content. New content replaces the pods.
     helm_ upgrade --install spillway charts/spillway --namespace spillway-system --create-namespace \
         --set image.repository=localhost/spillway/spillway --set image.tag=dev --values target/demo-values.json \
-        --set-string "podAnnotations.spillway\.dev/image-content=$(sha256sum target/images/spillway.tar | cut -c1-16)" \
+        --set-string "podAnnotations.image-content=$(sha256sum target/images/spillway.tar | cut -c1-16)" \
         --wait --timeout 5m > target/demo-helm.log || { tail -n 20 target/demo-helm.log >&2; troubles; }
     step "4/6 applying config/samples to namespace demo, and an agent whose commands hang"
     inside kubectl apply --server-side --force-conflicts -k config/samples

@@ -52,7 +52,6 @@ mod runc;
 mod sandbox;
 mod scheduler;
 mod secrets;
-mod server_features;
 mod store_rollback;
 mod supervision;
 mod tasks;

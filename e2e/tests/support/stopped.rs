@@ -1,5 +1,5 @@
 //! Stops sidecars of pods, the node's kubelet, or the API server, until the guard is dropped, also by a failed test.
-//! Restores etcd from a copy, and starts a second API server.
+//! And restores etcd from a copy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -91,36 +91,8 @@ impl Etcd {
     }
 }
 
-/// A second API server on the local cluster's etcd, until this is dropped. There can be only one.
-pub struct SecondApiServer {
-    /// Its administrator's settings.
-    pub kubeconfig: PathBuf,
-}
-
-impl SecondApiServer {
-    /// Starts it without these features of Kubernetes.
-    pub fn without_features(features: &[&str]) -> Self {
-        let off: Vec<String> = features.iter().map(|feature| format!("{feature}=false")).collect();
-        let flags = format!("--feature-gates={}", off.join(","));
-        let kubeconfig = output(Command::new(CLUSTER).args(["apiserver2", "up"]).env("APISERVER_FLAGS", flags));
-        Self { kubeconfig: kubeconfig.trim().into() }
-    }
-}
-
-impl Drop for SecondApiServer {
-    fn drop(&mut self) {
-        cluster(&["apiserver2", "down"]);
-    }
-}
-
-const CLUSTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/cluster/cluster");
-
 fn cluster(words: &[&str]) {
-    output(Command::new(CLUSTER).args(words));
-}
-
-fn output(command: &mut Command) -> String {
-    let ended = command.output().expect("e2e/cluster/cluster");
-    assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
-    String::from_utf8_lossy(&ended.stdout).into_owned()
+    let ended =
+        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/cluster/cluster")).args(words).output().expect("e2e/cluster/cluster");
+    assert!(ended.status.success(), "cluster {}: {}", words.join(" "), String::from_utf8_lossy(&ended.stderr));
 }
