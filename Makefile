@@ -23,7 +23,7 @@ MERMAID_VERSION := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
+.PHONY: help demo demo-down test build images images-models images-git images-attacks images-packages images-codex docker-images docker-down kind-image load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e e2e-night e2e-codex e2e-packages e2e-artifacts e2e-issues clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,16 @@ images-codex: images-models ## Codex as an agent, as an archive in target/images
 
 images-packages: toolchain ## the demo agent with npm, pip, cargo and go, as an archive in target/images
 	e2e/images/build.sh --out $(IMAGES) packages-agent
+
+docker-images: toolchain ## build every Dockerfile, start each image's program, compare with `make images`; the engine and the base images are made here if there are none (PROFILE=quick: faster)
+	e2e/docker/images
+
+kind-image: ## the node image of kind clusters, from this machine's programs (BACKEND=kind makes it by itself)
+	e2e/docker/engine up
+	e2e/kind/node-image
+
+docker-down: ## end the Docker engine that docker-images and BACKEND=kind started; its images stay in target/docker
+	e2e/docker/engine down
 
 load: images ## load the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
