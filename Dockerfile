@@ -1,21 +1,28 @@
-# CI does not build this file: the machines that test Spillway have no Docker engine. The tests use the same images, which
-# e2e/images/build.sh makes from the same static binaries. Keep paths, user and entry point the same in both files.
+# `make docker-images` builds every target of this file, and checks them. The tests' own images come from the same static binaries
+# by e2e/images/build.sh, which needs no Docker. Keep paths, user and entry point the same in both files.
 #
 #   docker build -t spillway/spillway:dev .
 #   docker build -t spillway/demo-agent:dev --target demo-agent .
 #   docker build -t spillway/codex-agent:dev --target codex-agent .
 #   docker build -t spillway/model-server:dev --target model-server .
+#
+# Other base images, for example of a mirror: --build-arg DEBIAN_IMAGE=..., RUST_IMAGE=..., NODE_IMAGE=...
+# PROFILE: the profile of Cargo. `quick` builds in half the time.
+ARG DEBIAN_IMAGE=debian:bookworm-slim
+ARG RUST_IMAGE=rust:1.95-bookworm
+ARG NODE_IMAGE=node:20-bookworm-slim
 
-FROM rust:1.95-bookworm AS builder
+FROM ${RUST_IMAGE} AS builder
+ARG PROFILE=release
 WORKDIR /src
 COPY . .
 # Static, so that the last stage needs only the binaries, and the agent's binary runs in any image. --target keeps the flag
 # from build scripts and proc macros. One build for both binaries, as in `make build`, compiles shared dependencies once.
 RUN target="$(uname -m)-unknown-linux-gnu" && export RUSTFLAGS="-C target-feature=+crt-static" \
- && cargo build --release --locked --target "$target" --package spillway --package spillway-pod --bin spillway --bin spillway-agent \
- && cp "target/$target/release/spillway" "target/$target/release/spillway-agent" /
+ && cargo build --profile "$PROFILE" --locked --target "$target" --package spillway --package spillway-pod --bin spillway --bin spillway-agent \
+ && cp "target/$target/$PROFILE/spillway" "target/$target/$PROFILE/spillway-agent" /
 
-FROM debian:bookworm-slim AS agent-root
+FROM ${DEBIAN_IMAGE} AS agent-root
 RUN apt-get update && apt-get install -y --no-install-recommends busybox-static && rm -rf /var/lib/apt/lists/*
 COPY e2e/images/demo-agent.sh /tmp/demo-agent
 RUN mkdir -p /out/bin /out/etc /out/tmp /out/proc /out/sys /out/dev /out/root /out/home/agent \
@@ -34,12 +41,12 @@ WORKDIR /home/agent
 CMD ["/bin/demo-agent"]
 
 # Codex from npm, checked by the digests of the lock file. No script of a package runs.
-FROM node:20-bookworm-slim AS codex
+FROM ${NODE_IMAGE} AS codex
 WORKDIR /codex
 COPY e2e/images/codex/ ./
 RUN npm ci --ignore-scripts --no-audit --no-fund
 
-FROM debian:bookworm-slim AS codex-root
+FROM ${DEBIAN_IMAGE} AS codex-root
 RUN apt-get update && apt-get install -y --no-install-recommends busybox-static bash git ca-certificates && rm -rf /var/lib/apt/lists/*
 COPY --from=codex /codex/node_modules/@openai /tmp/openai
 COPY e2e/images/codex-agent.sh /tmp/codex-agent
@@ -68,8 +75,8 @@ CMD ["/bin/codex-agent"]
 
 FROM builder AS model-server-builder
 RUN target="$(uname -m)-unknown-linux-gnu" && export RUSTFLAGS="-C target-feature=+crt-static" \
- && cargo build --release --locked --target "$target" --package spillway-model-server \
- && cp "target/$target/release/spillway-model-server" /
+ && cargo build --profile "$PROFILE" --locked --target "$target" --package spillway-model-server \
+ && cp "target/$target/$PROFILE/spillway-model-server" /
 
 FROM scratch AS model-server
 COPY --from=model-server-builder /spillway-model-server /bin/spillway-model-server

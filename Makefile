@@ -72,6 +72,16 @@ images-codex: images-models ## Codex as an agent, as an archive in target/images
 images-packages: toolchain ## the demo agent with npm, pip, cargo and go, as an archive in target/images
 	e2e/images/build.sh --out $(IMAGES) packages-agent
 
+docker-images: toolchain ## build every Dockerfile, start each image's program, compare with `make images`; the engine and the base images are made here if there are none (PROFILE=quick: faster)
+	e2e/docker/images
+
+kind-image: ## the node image of kind clusters, from this machine's programs (BACKEND=kind makes it by itself)
+	e2e/docker/engine up
+	e2e/kind/node-image
+
+docker-down: ## end the Docker engine that docker-images and BACKEND=kind started; its images stay in target/docker
+	e2e/docker/engine down
+
 load: images ## load the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
 

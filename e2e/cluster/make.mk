@@ -1,5 +1,8 @@
 # Targets of the local cluster, included by the Makefile at the root.
 # CLUSTER_NAME=... selects another local cluster than the checkout's own. SPILLWAY_KUBECONFIG=... selects an existing cluster.
+# BACKEND=kind: clusters of kind in a Docker engine (e2e/kind) instead of plain processes.
+BACKEND ?= local
+export SPILLWAY_BACKEND = $(BACKEND)
 CLUSTER_DIR := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)/cluster
 

@@ -58,6 +58,14 @@ recipe() {
             ;;
         # A module of its own: it needs later Kubernetes libraries than the cluster's programs.
         helm4) R_COLD='2 min' R_TAGS=$KUBERNETES_TAGS R_LD="-X helm.sh/helm/v4/internal/version.version=v4.3.2" R_PKGS=(helm.sh/helm/v4/cmd/helm) ;;
+        # What a kind cluster needs besides (e2e/kind).
+        kind) R_COLD='20 s' R_PKGS=(sigs.k8s.io/kind) ;;
+        kubeadm)
+            R_COLD='30 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(k8s.io/kubernetes/cmd/kubeadm)
+            R_LD="-X $c.gitVersion=v$v -X $c.gitMajor=1 -X $c.gitMinor=36 -X $c.gitTreeState=clean"
+            ;;
+        crictl) R_COLD='1 min' R_LD="-X sigs.k8s.io/cri-tools/pkg/version.Version=v1.34.0" R_PKGS=(sigs.k8s.io/cri-tools/cmd/crictl) ;;
+        localpath) R_COLD='1 min' R_OUT=(local-path-provisioner) R_PKGS=(github.com/rancher/local-path-provisioner) ;;
         netpol | volumes) R_COLD='5 s' R_TAGS=$KUBERNETES_TAGS R_PKGS=(.) ;;
         *) die "unknown part '$1'; --with takes dns, kwok, s3, gitea and helm4" ;;
     esac
