@@ -79,6 +79,9 @@ kind-image: ## the node image of kind clusters, from this machine's programs (BA
 	e2e/docker/engine up
 	e2e/kind/node-image
 
+kind-howto: ## run the commands of docs/how-to/kind.md, with base images and a node image from this machine
+	e2e/kind/howto.sh
+
 docker-down: ## end the Docker engine that docker-images and BACKEND=kind started; its images stay in target/docker
 	e2e/docker/engine down
 
