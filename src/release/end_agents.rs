@@ -52,7 +52,20 @@ pub async fn end_agents(arguments: EndAgentsArguments, stop: CancellationToken) 
     let deadline = Deadline::new(timeout, stop);
     let pools: Api<AgentPool> = served_objects(&client, only_namespace.as_deref());
     let agents: Api<Agent> = served_objects(&client, only_namespace.as_deref());
-    if remaining(&pools).await?.count == 0 && remaining(&agents).await?.count == 0 {
+    // The network of a new pod may open after its start.
+    let there = loop {
+        match pools_and_agents(&pools, &agents).await {
+            Ok(count) => break count,
+            Err(error) if error.class() != Class::Refused => {
+                println!("the API server cannot be asked: {error}; trying again");
+                if !deadline.next().await {
+                    return Err(error).context(format!("after {timeout} s"));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if there == 0 {
         println!("there are no pools and no agents");
         return Ok(());
     }
@@ -95,6 +108,10 @@ struct Remaining {
     count: i64,
     /// The first ones, as `namespace/name`.
     first: Vec<String>,
+}
+
+async fn pools_and_agents(pools: &Api<AgentPool>, agents: &Api<Agent>) -> Result<i64, Error> {
+    Ok(remaining(pools).await?.count.saturating_add(remaining(agents).await?.count))
 }
 
 /// The objects that are left. A kind that is not served has none.
