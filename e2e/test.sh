@@ -89,11 +89,12 @@ told() {
 # Removes objects of failed tests, which are kept for inspection: no operator runs that would remove their finalizers. Tests'
 # namespaces begin with t-.
 clear_away() {
-    local namespace name
-    "${cluster[@]}" run kubectl get agents -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' |
+    local namespace kind name
+    "${cluster[@]}" run kubectl get agents,agentpools,breakers,budgets,toolsets,workitems,workqueues -A \
+        -o jsonpath='{range .items[?(@.metadata.finalizers)]}{.metadata.namespace} {.kind} {.metadata.name}{"\n"}{end}' |
         { grep '^t-' || true; } > target/e2e-left
-    while read -r namespace name; do
-        "${cluster[@]}" run kubectl -n "$namespace" patch "agent/$name" --type=merge -p '{"metadata": {"finalizers": null}}' < /dev/null
+    while read -r namespace kind name; do
+        "${cluster[@]}" run kubectl -n "$namespace" patch "$kind/$name" --type=merge -p '{"metadata": {"finalizers": null}}' < /dev/null > /dev/null
     done < target/e2e-left
     for namespace in $(cut -d ' ' -f 1 target/e2e-left | sort -u); do
         "${cluster[@]}" run kubectl delete namespace "$namespace" --timeout=3m

@@ -1,6 +1,6 @@
 //! Answers of each dialect, cut anywhere: the same bytes pass with the same usage, and the usage covers all written
 //! output.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "shared/answer.rs"]
 mod answer;

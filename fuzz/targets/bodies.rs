@@ -1,5 +1,5 @@
 //! Bodies of the agents' API: each is accepted within its bounds, or refused with the name of the wrong field.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use spillway_wire::agent::{Goodbye, Register, Report, Spawn};

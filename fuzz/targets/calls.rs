@@ -1,5 +1,5 @@
 //! Calls of each dialect: any reader finds in the forwarded body what the gateway counted.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;

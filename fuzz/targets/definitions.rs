@@ -1,5 +1,5 @@
 //! Definitions of programs: a file is loaded or refused, never both, and what a call may give ends up in one word.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! Destinations and entries of lists: a destination has one spelling and is no address, and a list names no more than it says.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,6 +1,6 @@
 //! Streams of events and pieces of JSON, cut once at every place, and into single bytes: the same bytes pass with the
 //! same usage.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "shared/answer.rs"]
 mod answer;

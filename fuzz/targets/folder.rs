@@ -1,6 +1,6 @@
 //! Streams of a folder's copies and changes: no path and no link of them leaves the folder, and a record that is read is written as
 //! the same record.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fmt::Debug;
 use std::io;
@@ -32,7 +32,11 @@ fn check_link(path: &RelativePath, target: &str) {
 }
 
 /// Reads the records of a stream, and skips the bytes after each.
-fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(mut stream: &[u8], path: impl Fn(&T) -> Option<&RelativePath>, bytes: impl Fn(&T) -> u64) {
+fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(
+    mut stream: &[u8],
+    path: impl Fn(&T) -> Option<&RelativePath>,
+    bytes: impl Fn(&T) -> u64,
+) {
     while let Ok(Some((_, record))) = read_line::<T>(&mut stream) {
         path(&record).into_iter().for_each(check_path);
         let mut written = Vec::new();

@@ -1,6 +1,6 @@
 //! Requests of git clients and the starts of pushes: a repository has one name, and the updates of a push are the same wherever it
 //! is cut.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use spillway_policy::git::{PushHead, PushHeadReader, RefTemplate, Repository, refs, request};

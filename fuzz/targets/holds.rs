@@ -1,6 +1,6 @@
 //! The gateway's journal of holds from an earlier process: entries that are read can be rewritten and are then the
 //! same, and a torn end loses no entry before it.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use spillway_holds::journal::read;

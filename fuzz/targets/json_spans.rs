@@ -1,6 +1,6 @@
 //! Any text as the value of a member that no dialect reads: a forwarded body is valid JSON for serde_json too, and
 //! valid JSON is forwarded, except bodies that are refused on purpose.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;

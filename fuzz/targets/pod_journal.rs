@@ -1,5 +1,5 @@
 //! The files in the sidecar's folder after a restart: each is read as it was written, or counts as absent.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
 //! Quantities of Kubernetes: no text gives a wrong number or an overflow, and equal numbers are equal.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
 //! Paths and queries of providers: a forwarded path has the same meaning for every server, and contains no key.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
 //! The first line of a connection to the pod's socket: accepted within its bounds, or refused with the name of the
 //! wrong field.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use spillway_wire::body::read;

@@ -18,7 +18,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::trim::is_read;
+use super::trim::{MAX_MANAGED_FIELDS_BYTES, has_long_managed_fields, is_read};
 
 /// The most bytes of a spec that is read. The schemas allow about half as many characters.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
@@ -224,9 +224,11 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Erro
 /// The kept parts of `metadata`, and an error if a part is too long.
 fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), serde_json::Error> {
     let mut fields: BTreeMap<String, &RawValue> = text.map_or_else(|| Ok(BTreeMap::new()), |text| serde_json::from_str(text.get()))?;
-    fields.remove("managedFields");
+    let long = fields.remove("managedFields").is_some_and(|fields| has_long_managed_fields(fields.get()));
+    let mut trouble = long.then(|| {
+        format!("metadata.managedFields has more than {MAX_MANAGED_FIELDS_BYTES} bytes of JSON: give it fewer annotations, or make it anew")
+    });
     let annotations = fields.remove("annotations").map_or_else(|| Ok(Annotations::default()), |text| serde_json::from_str(text.get()))?;
-    let mut trouble = None;
     fields.retain(|name, value| {
         let length = value.get().len();
         let fits = length <= MAX_METADATA_FIELD_BYTES;
@@ -333,9 +335,20 @@ mod tests {
     #[test]
     fn what_is_long_and_not_read_is_no_trouble() {
         let annotations: BTreeMap<String, String> = (0..60).map(|number| (format!("a{number}"), "v".repeat(4_000))).collect();
-        let fields: Value = (0..50_000).map(|number| (format!("f:{number}"), json!({}))).collect::<serde_json::Map<_, _>>().into();
-        let text = pool(json!({"annotations": annotations, "managedFields": [{"manager": "m", "fieldsV1": fields}]}), json!({}));
-        let read = read_pool(&text);
+        let fields = |number: usize| -> Value {
+            (0..number).map(|number| (format!("f:{number}"), json!({}))).collect::<serde_json::Map<_, _>>().into()
+        };
+        let managed = |number: usize| {
+            read_pool(&pool(
+                json!({"annotations": annotations, "managedFields": [{"manager": "m", "fieldsV1": fields(number)}]}),
+                json!({}),
+            ))
+        };
+        let read = managed(4_000);
         assert!(read.0.is_ok() && read.annotations().is_empty());
+        // The API server would work for many seconds on each write of ours.
+        let read = managed(50_000);
+        assert!(trouble(&read).contains("metadata.managedFields has more than"), "{}", trouble(&read));
+        assert!(read.annotations().is_empty() && read.meta().managed_fields.is_none());
     }
 }

@@ -4,6 +4,9 @@
 //!
 //! Both may be most of an object, and a parsed tree of fields takes up to a hundred times its length. They are removed
 //! from the bytes as they arrive, before they are parsed. Nothing else may change.
+//!
+//! In the place of long `managedFields` stands a mark: a server-side apply to such an object takes the API server many
+//! seconds, so [`super::tolerant`] leaves it alone.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -26,12 +29,21 @@ const READ_ANNOTATIONS: [&str; 9] = [
 ];
 /// The most bytes of a used annotation, with its name. Ours are short.
 const MAX_ANNOTATION_BYTES: usize = 1024;
+/// The most bytes of `managedFields` of an object that is written. Those of an object with the longest spec have a fifth.
+pub const MAX_MANAGED_FIELDS_BYTES: usize = 64 * 1024;
+/// Longer `managedFields`, after the trim.
+const LONG_MANAGED_FIELDS: &str = r#"[{"manager":"spillway.dev/long"}]"#;
 /// The most bytes of a field's name that are kept. No field of `metadata` has a longer name.
 const MAX_FIELD_NAME_BYTES: usize = 64;
 
 /// Whether an annotation is used.
 pub fn is_read(annotation: &str) -> bool {
     READ_ANNOTATIONS.contains(&annotation)
+}
+
+/// Whether `managedFields`, as JSON, are too long, or stand for others that were.
+pub fn has_long_managed_fields(json: &str) -> bool {
+    json.len() > MAX_MANAGED_FIELDS_BYTES || json == LONG_MANAGED_FIELDS
 }
 
 /// The layer of a client that trims answers.
@@ -111,6 +123,8 @@ enum Text {
 enum Member {
     /// Its bytes are dropped.
     Dropped,
+    /// The same, for `managedFields`, of which this many were dropped.
+    ManagedFields(usize),
     /// Its bytes are held until its end, unless there are too many.
     Held(Vec<u8>),
 }
@@ -165,6 +179,7 @@ impl Trimmer {
         match &mut self.member {
             None => out.extend_from_slice(bytes),
             Some((Member::Dropped, _)) => {}
+            Some((Member::ManagedFields(dropped), _)) => *dropped += bytes.len(),
             Some((Member::Held(held), _)) if held.len() + bytes.len() <= MAX_ANNOTATION_BYTES => held.extend_from_slice(bytes),
             Some((member, _)) => *member = Member::Dropped,
         }
@@ -178,10 +193,18 @@ impl Trimmer {
         if matches!(byte, b',' | b'}')
             && let Some((_, depth)) = &self.member
             && *depth == self.frames.len()
-            && let Some((Member::Held(held), _)) = self.member.take()
         {
-            self.separate(out);
-            out.extend_from_slice(&held);
+            let written = match self.member.take() {
+                Some((Member::Held(held), _)) => held,
+                Some((Member::ManagedFields(dropped), _)) if dropped > MAX_MANAGED_FIELDS_BYTES => {
+                    format!("\"managedFields\":{LONG_MANAGED_FIELDS}").into_bytes()
+                }
+                Some((Member::ManagedFields(_) | Member::Dropped, _)) | None => Vec::new(),
+            };
+            if !written.is_empty() {
+                self.separate(out);
+                out.extend_from_slice(&written);
+            }
         }
         match byte {
             b'"' => {
@@ -253,6 +276,7 @@ impl Trimmer {
                 self.separate(out);
                 out.extend_from_slice(&quoted);
             }
+            Some(Kind::Metadata) if known => self.member = Some((Member::ManagedFields(0), depth)),
             Some(Kind::Annotations) if known && read => self.member = Some((Member::Held(quoted), depth)),
             Some(Kind::Metadata | Kind::Annotations | Kind::Object | Kind::Array) | None => {
                 self.member = Some((Member::Dropped, depth));
@@ -350,12 +374,25 @@ mod tests {
         for _ in 0..100 {
             assert!(trimmer.feed(&[b"{\"f:a\":{\"f:b\":[]}},".as_slice(); 100].concat()).is_empty());
         }
-        assert!(trimmer.feed(b"0],\"annotations\":{\"spillway.dev/reason\":\"").ends_with(b"\"annotations\":{"));
+        let rest = trimmer.feed(b"0],\"annotations\":{\"spillway.dev/reason\":\"");
+        assert_eq!(rest, format!("\"managedFields\":{LONG_MANAGED_FIELDS},\"annotations\":{{"));
         for _ in 0..100 {
             assert!(trimmer.feed(&[b'x'; 1000]).is_empty());
         }
         assert_eq!(trimmer.feed(b"\"}}}"), "}}}");
         assert!(trimmer.frames.is_empty() && trimmer.member.is_none());
+    }
+
+    #[test]
+    fn long_managed_fields_leave_a_mark_that_is_read_as_such() {
+        let object = |fields: usize| format!(r#"{{"metadata":{{"managedFields":[{}0]}}}}"#, "0,".repeat(fields));
+        let trimmed = |fields: usize| serde_json::from_str::<Value>(&trim(&object(fields), 1000)).expect("JSON")["metadata"].take();
+        assert_eq!(trimmed(MAX_MANAGED_FIELDS_BYTES / 2 - 10), json!({}));
+        let mark = trimmed(MAX_MANAGED_FIELDS_BYTES / 2 + 10)["managedFields"].to_string();
+        assert!(has_long_managed_fields(&mark), "{mark}");
+        for short in ["[]", "", "null", r#"[{"manager":"m"}]"#] {
+            assert!(!has_long_managed_fields(short), "{short}");
+        }
     }
 
     #[tokio::test]

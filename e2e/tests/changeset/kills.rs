@@ -75,7 +75,8 @@ async fn kill_sidecar(pod: &str) {
 }
 
 #[tokio::test]
-async fn kills_at_each_step_leave_the_old_or_the_new_commit() {
+#[ignore = "it takes minutes: E2E_LONG=1"]
+async fn long_kills_at_each_step_leave_the_old_or_the_new_commit() {
     let (namespace, operator, server, witness) = set_up("changekills").await;
     let main = main_commit(&server);
 
@@ -123,7 +124,8 @@ async fn kills_at_each_step_leave_the_old_or_the_new_commit() {
 }
 
 #[tokio::test]
-async fn another_agent_replaces_the_commit_of_one_that_was_lost() {
+#[ignore = "it takes minutes: E2E_LONG=1"]
+async fn long_another_agent_replaces_the_commit_of_one_that_was_lost() {
     let (namespace, _operator, server, witness) = set_up("changelost").await;
 
     // The first has pushed, and cannot say so.

@@ -17,10 +17,15 @@ pub const GATEWAY: &str = "gateway";
 /// The argument for the health port of a controller. That of a gateway has another name.
 const CONTROLLER_LISTEN: &str = "--listen";
 
+/// Number of the last lines of its log that a failed test prints, and how much of each.
+const LOG_LINES_SHOWN: usize = 12;
+const LOG_LINE_LENGTH: usize = 400;
+
 pub struct Operator {
     child: Child,
     name: String,
     port: u16,
+    log: PathBuf,
 }
 
 impl Operator {
@@ -101,7 +106,8 @@ impl Operator {
     ) -> Self {
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-logs");
         std::fs::create_dir_all(&logs).expect("a folder for logs");
-        let log = File::create(logs.join(format!("{namespace}-{name}.log"))).expect("a log file");
+        let log = logs.join(format!("{namespace}-{name}.log"));
+        let written = File::create(&log).expect("a log file");
         let port = free_port(Ipv4Addr::LOCALHOST.into());
         // Another binary of the same sources, which `make e2e` sets.
         let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
@@ -114,8 +120,8 @@ impl Operator {
         }
         // Of the cluster's S3 server, for gateways that keep artifacts there.
         command.env("AWS_ACCESS_KEY_ID", "spillway-test").env("AWS_SECRET_ACCESS_KEY", "spillway-test-secret");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the operator starts");
-        Self { child, name: name.to_owned(), port }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written).spawn().expect("the operator starts");
+        Self { child, name: name.to_owned(), port, log }
     }
 
     /// Waits until it holds the lease of the namespace.
@@ -209,8 +215,26 @@ pub fn free_port(address: IpAddr) -> u16 {
     }
 }
 
+impl Operator {
+    /// What a person who reads only the output of a failed test needs: whether the process ended, and the end of its log.
+    fn describe(&mut self) -> String {
+        let state = match self.child.try_wait() {
+            Ok(None) => "runs".to_owned(),
+            Ok(Some(status)) => format!("has ended: {status}"),
+            Err(error) => format!("cannot be looked at: {error}"),
+        };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
+        let lines: Vec<String> = log.lines().map(|line| line.chars().take(LOG_LINE_LENGTH).collect()).collect();
+        let shown = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
+        format!("{} {state}; the end of {}:\n{shown}", self.name, self.log.display())
+    }
+}
+
 impl Drop for Operator {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.describe());
+        }
         // SIGKILL also ends a stopped process. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
