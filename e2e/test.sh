@@ -86,19 +86,18 @@ told() {
     if wait "$1"; then grep -E '^test |^test result' "$2"; else cat "$2" && again "$2" "${3:-}"; fi
 }
 
-# Removes objects of failed tests, which are kept for inspection: no operator runs that would remove their finalizers. Tests'
-# namespaces begin with t-.
+# Removes the namespaces of failed tests, which are kept for inspection; their names begin with t-. No operator runs that would remove
+# the finalizers of their objects.
 clear_away() {
-    local namespace kind name
+    local namespace kind name left
     "${cluster[@]}" run kubectl get agents,agentpools,breakers,budgets,toolsets,workitems,workqueues -A \
         -o jsonpath='{range .items[?(@.metadata.finalizers)]}{.metadata.namespace} {.kind} {.metadata.name}{"\n"}{end}' |
         { grep '^t-' || true; } > target/e2e-left
     while read -r namespace kind name; do
         "${cluster[@]}" run kubectl -n "$namespace" patch "$kind/$name" --type=merge -p '{"metadata": {"finalizers": null}}' < /dev/null > /dev/null
     done < target/e2e-left
-    for namespace in $(cut -d ' ' -f 1 target/e2e-left | sort -u); do
-        "${cluster[@]}" run kubectl delete namespace "$namespace" --timeout=3m
-    done
+    mapfile -t left < <("${cluster[@]}" run kubectl get namespaces -o name | grep '^namespace/t-')
+    [ "${#left[@]}" = 0 ] || "${cluster[@]}" run kubectl delete "${left[@]}" --timeout=3m
 }
 
 # Tests that mostly wait, for up to ten minutes, run in parallel with the others, and so do tests on a cluster of their own. Four threads

@@ -21,7 +21,7 @@ macro_rules! fuzz_target {
         fn holds_for_each_file_of_the_corpus() {
             $crate::for_each_input(env!("CARGO_CRATE_NAME"), |bytes| {
                 let unread = $crate::arbitrary::Unstructured::new(bytes);
-                // libFuzzer skips what is too short for the type.
+                // Not all bytes make a value of the type.
                 let Ok($data) = <$type as $crate::arbitrary::Arbitrary>::arbitrary_take_rest(unread) else { return };
                 $body
             });

@@ -18,12 +18,18 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::trim::{MAX_MANAGED_FIELDS_BYTES, has_long_managed_fields, is_read};
+use super::trim::{SHORT_MANAGED_FIELDS_BYTES, is_read, managed_fields_bytes};
 
 /// The most bytes of a spec that is read. The schemas allow about half as many characters.
 pub const MAX_SPEC_BYTES: usize = 256 * 1024;
 /// The most bytes of a field of `metadata` that is read: labels, owners, finalizers.
 const MAX_METADATA_FIELD_BYTES: usize = 32 * 1024;
+/// The most bytes of `managedFields` for each byte of status and of spec. Our own record of a full status has less than two,
+/// and a spec may have several managers.
+const MANAGED_FIELDS_RATIO: usize = 4;
+/// The bytes of a spec that count for this. A user writes the spec, and the API server works for a second on an apply to an object
+/// with 200 kB of `managedFields`.
+const MAX_SPEC_BYTES_COUNTED: usize = 64 * 1024;
 /// The most bytes of an error about an object, because its message may contain a part of the object.
 const MAX_ERROR_BYTES: usize = 512;
 
@@ -150,6 +156,8 @@ struct KeptParts<'a> {
 struct Metadata<'a> {
     fields: BTreeMap<String, &'a RawValue>,
     annotations: Annotations,
+    /// The length of the dropped `managedFields`.
+    managed_fields: usize,
 }
 
 impl Serialize for Metadata<'_> {
@@ -207,6 +215,14 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Erro
     if let Some(length) = parts.spec.map(|spec| spec.get().len()).filter(|length| *length > MAX_SPEC_BYTES) {
         trouble = Some(format!("spec has {length} bytes of JSON, but at most {MAX_SPEC_BYTES} are allowed: make it shorter"));
     }
+    let allowed =
+        max_managed_fields_bytes(parts.spec.map_or(0, |spec| spec.get().len()), parts.status.map_or(0, |status| status.get().len()));
+    if metadata.managed_fields > allowed {
+        let length = metadata.managed_fields;
+        trouble = Some(format!(
+            "metadata.managedFields has {length} bytes of JSON, but at most {allowed} are allowed: give it fewer annotations, or make it anew"
+        ));
+    }
     let error = match trouble {
         Some(trouble) => trouble,
         None => {
@@ -221,14 +237,18 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Erro
     Ok(Tolerant(Err(InvalidObject { error, metadata: known()? })))
 }
 
+/// The most bytes of `managedFields` of an object with a spec and a status of these lengths. The API server works for seconds on each
+/// apply to an object with more, and while it does, it answers nobody else.
+fn max_managed_fields_bytes(spec: usize, status: usize) -> usize {
+    SHORT_MANAGED_FIELDS_BYTES + MANAGED_FIELDS_RATIO * (spec.min(MAX_SPEC_BYTES_COUNTED) + status)
+}
+
 /// The kept parts of `metadata`, and an error if a part is too long.
 fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), serde_json::Error> {
     let mut fields: BTreeMap<String, &RawValue> = text.map_or_else(|| Ok(BTreeMap::new()), |text| serde_json::from_str(text.get()))?;
-    let long = fields.remove("managedFields").is_some_and(|fields| has_long_managed_fields(fields.get()));
-    let mut trouble = long.then(|| {
-        format!("metadata.managedFields has more than {MAX_MANAGED_FIELDS_BYTES} bytes of JSON: give it fewer annotations, or make it anew")
-    });
+    let managed_fields = fields.remove("managedFields").map_or(0, |fields| managed_fields_bytes(fields.get()));
     let annotations = fields.remove("annotations").map_or_else(|| Ok(Annotations::default()), |text| serde_json::from_str(text.get()))?;
+    let mut trouble = None;
     fields.retain(|name, value| {
         let length = value.get().len();
         let fits = length <= MAX_METADATA_FIELD_BYTES;
@@ -239,7 +259,7 @@ fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), s
         }
         fits
     });
-    Ok((Metadata { fields, annotations }, trouble))
+    Ok((Metadata { fields, annotations, managed_fields }, trouble))
 }
 
 /// The message without line and column, which users cannot see, and without a long part of the object.
@@ -335,20 +355,31 @@ mod tests {
     #[test]
     fn what_is_long_and_not_read_is_no_trouble() {
         let annotations: BTreeMap<String, String> = (0..60).map(|number| (format!("a{number}"), "v".repeat(4_000))).collect();
-        let fields = |number: usize| -> Value {
-            (0..number).map(|number| (format!("f:{number}"), json!({}))).collect::<serde_json::Map<_, _>>().into()
-        };
-        let managed = |number: usize| {
-            read_pool(&pool(
-                json!({"annotations": annotations, "managedFields": [{"manager": "m", "fieldsV1": fields(number)}]}),
-                json!({}),
-            ))
-        };
-        let read = managed(4_000);
+        let fields: Value = (0..4_000).map(|number| (format!("f:{number}"), json!({}))).collect::<serde_json::Map<_, _>>().into();
+        let text = pool(json!({"annotations": annotations, "managedFields": [{"manager": "m", "fieldsV1": fields}]}), json!({}));
+        let read = read_pool(&text);
         assert!(read.0.is_ok() && read.annotations().is_empty());
-        // The API server would work for many seconds on each write of ours.
-        let read = managed(50_000);
-        assert!(trouble(&read).contains("metadata.managedFields has more than"), "{}", trouble(&read));
-        assert!(read.annotations().is_empty() && read.meta().managed_fields.is_none());
+    }
+
+    #[test]
+    fn an_object_with_more_managed_fields_than_it_can_need_is_left_alone() {
+        let entries = |count: usize| -> Value { vec![json!({"manager": "m"}); count].into() };
+        let read = |managed: usize, status: usize| {
+            let mut object: Value = serde_json::from_str(&pool(json!({"managedFields": entries(managed)}), json!({}))).expect("JSON");
+            object["status"] = json!({"x": "y".repeat(status)});
+            read_pool(&object.to_string())
+        };
+        assert!(read(4_000, 0).0.is_ok());
+        let long = read(40_000, 0);
+        assert!(trouble(&long).starts_with("metadata.managedFields has 640001 bytes of JSON, but at most 65"), "{}", trouble(&long));
+        assert!(long.meta().managed_fields.is_none());
+        // The governor's own status may be long, and so is the record of its fields: 400 namespaces of a ClusterBudget have 160 kB.
+        assert!(read(40_000, 200_000).0.is_ok());
+    }
+
+    #[test]
+    fn a_long_spec_permits_managed_fields_to_a_bound() {
+        assert_eq!(max_managed_fields_bytes(MAX_SPEC_BYTES, 0), max_managed_fields_bytes(MAX_SPEC_BYTES_COUNTED, 0));
+        assert!(max_managed_fields_bytes(MAX_SPEC_BYTES, 0) < 400_000);
     }
 }

@@ -5,8 +5,7 @@
 //! Both may be most of an object, and a parsed tree of fields takes up to a hundred times its length. They are removed
 //! from the bytes as they arrive, before they are parsed. Nothing else may change.
 //!
-//! In the place of long `managedFields` stands a mark: a server-side apply to such an object takes the API server many
-//! seconds, so [`super::tolerant`] leaves it alone.
+//! In the place of long `managedFields` stands their length, by which [`super::tolerant`] judges the object.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -29,10 +28,10 @@ const READ_ANNOTATIONS: [&str; 9] = [
 ];
 /// The most bytes of a used annotation, with its name. Ours are short.
 const MAX_ANNOTATION_BYTES: usize = 1024;
-/// The most bytes of `managedFields` of an object that is written. Those of an object with the longest spec have a fifth.
-pub const MAX_MANAGED_FIELDS_BYTES: usize = 64 * 1024;
-/// Longer `managedFields`, after the trim.
-const LONG_MANAGED_FIELDS: &str = r#"[{"manager":"spillway.dev/long"}]"#;
+/// The length of shorter `managedFields` is of no interest.
+pub const SHORT_MANAGED_FIELDS_BYTES: usize = 64 * 1024;
+/// What stands before and after the length, in the place of longer ones. It is read like any other list of managers.
+const LENGTH_MARK: (&str, &str) = (r#"[{"manager":"spillway.dev/bytes/"#, r#""}]"#);
 /// The most bytes of a field's name that are kept. No field of `metadata` has a longer name.
 const MAX_FIELD_NAME_BYTES: usize = 64;
 
@@ -41,9 +40,10 @@ pub fn is_read(annotation: &str) -> bool {
     READ_ANNOTATIONS.contains(&annotation)
 }
 
-/// Whether `managedFields`, as JSON, are too long, or stand for others that were.
-pub fn has_long_managed_fields(json: &str) -> bool {
-    json.len() > MAX_MANAGED_FIELDS_BYTES || json == LONG_MANAGED_FIELDS
+/// The bytes of `managedFields`, of which this JSON was read: they themselves, or their length.
+pub fn managed_fields_bytes(json: &str) -> usize {
+    let length = json.strip_prefix(LENGTH_MARK.0).and_then(|rest| rest.strip_suffix(LENGTH_MARK.1));
+    length.and_then(|length| length.parse().ok()).unwrap_or(json.len())
 }
 
 /// The layer of a client that trims answers.
@@ -196,8 +196,8 @@ impl Trimmer {
         {
             let written = match self.member.take() {
                 Some((Member::Held(held), _)) => held,
-                Some((Member::ManagedFields(dropped), _)) if dropped > MAX_MANAGED_FIELDS_BYTES => {
-                    format!("\"managedFields\":{LONG_MANAGED_FIELDS}").into_bytes()
+                Some((Member::ManagedFields(dropped), _)) if dropped > SHORT_MANAGED_FIELDS_BYTES => {
+                    format!("\"managedFields\":{}{dropped}{}", LENGTH_MARK.0, LENGTH_MARK.1).into_bytes()
                 }
                 Some((Member::ManagedFields(_) | Member::Dropped, _)) | None => Vec::new(),
             };
@@ -375,7 +375,8 @@ mod tests {
             assert!(trimmer.feed(&[b"{\"f:a\":{\"f:b\":[]}},".as_slice(); 100].concat()).is_empty());
         }
         let rest = trimmer.feed(b"0],\"annotations\":{\"spillway.dev/reason\":\"");
-        assert_eq!(rest, format!("\"managedFields\":{LONG_MANAGED_FIELDS},\"annotations\":{{"));
+        let length = b":[".len() + 100 * 100 * b"{\"f:a\":{\"f:b\":[]}},".len() + b"0]".len();
+        assert_eq!(rest, format!("\"managedFields\":{}{length}{},\"annotations\":{{", LENGTH_MARK.0, LENGTH_MARK.1));
         for _ in 0..100 {
             assert!(trimmer.feed(&[b'x'; 1000]).is_empty());
         }
@@ -384,14 +385,18 @@ mod tests {
     }
 
     #[test]
-    fn long_managed_fields_leave_a_mark_that_is_read_as_such() {
-        let object = |fields: usize| format!(r#"{{"metadata":{{"managedFields":[{}0]}}}}"#, "0,".repeat(fields));
-        let trimmed = |fields: usize| serde_json::from_str::<Value>(&trim(&object(fields), 1000)).expect("JSON")["metadata"].take();
-        assert_eq!(trimmed(MAX_MANAGED_FIELDS_BYTES / 2 - 10), json!({}));
-        let mark = trimmed(MAX_MANAGED_FIELDS_BYTES / 2 + 10)["managedFields"].to_string();
-        assert!(has_long_managed_fields(&mark), "{mark}");
-        for short in ["[]", "", "null", r#"[{"manager":"m"}]"#] {
-            assert!(!has_long_managed_fields(short), "{short}");
+    fn of_long_managed_fields_the_length_stays() {
+        let trimmed = |fields: usize| -> Value {
+            let object = format!(r#"{{"metadata":{{"managedFields":[{}0],"name":"n"}}}}"#, "0,".repeat(fields));
+            serde_json::from_str::<Value>(&trim(&object, 1000)).expect("JSON")["metadata"].take()
+        };
+        assert_eq!(trimmed(SHORT_MANAGED_FIELDS_BYTES / 2 - 10), json!({"name": "n"}));
+        let long = trimmed(SHORT_MANAGED_FIELDS_BYTES);
+        assert_eq!(long["name"], "n");
+        let read = managed_fields_bytes(&long["managedFields"].to_string());
+        assert!(read.abs_diff(2 * SHORT_MANAGED_FIELDS_BYTES) < 10, "{read}");
+        for whole in ["[]", "null", r#"[{"manager":"m"}]"#, r#"[{"manager":"spillway.dev/bytes/many"}]"#] {
+            assert_eq!(managed_fields_bytes(whole), whole.len());
         }
     }
 

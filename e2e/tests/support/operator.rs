@@ -157,6 +157,19 @@ impl Operator {
         self.child.id()
     }
 
+    /// What a person who reads only the output of a failed test needs: whether the process ended, and the end of its log.
+    fn describe(&mut self) -> String {
+        let state = match self.child.try_wait() {
+            Ok(None) => "runs".to_owned(),
+            Ok(Some(status)) => format!("has ended: {status}"),
+            Err(error) => format!("cannot be looked at: {error}"),
+        };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
+        let lines: Vec<String> = log.lines().map(|line| line.chars().take(LOG_LINE_LENGTH).collect()).collect();
+        let shown = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
+        format!("{} {state}; the end of {}:\n{shown}", self.name, self.log.display())
+    }
+
     /// Whether it is still running.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -212,21 +225,6 @@ pub fn free_port(address: IpAddr) -> u16 {
         if TcpListener::bind((address, port)).is_ok() {
             return port;
         }
-    }
-}
-
-impl Operator {
-    /// What a person who reads only the output of a failed test needs: whether the process ended, and the end of its log.
-    fn describe(&mut self) -> String {
-        let state = match self.child.try_wait() {
-            Ok(None) => "runs".to_owned(),
-            Ok(Some(status)) => format!("has ended: {status}"),
-            Err(error) => format!("cannot be looked at: {error}"),
-        };
-        let log = std::fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
-        let lines: Vec<String> = log.lines().map(|line| line.chars().take(LOG_LINE_LENGTH).collect()).collect();
-        let shown = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
-        format!("{} {state}; the end of {}:\n{shown}", self.name, self.log.display())
     }
 }
 
