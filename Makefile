@@ -161,8 +161,8 @@ $(TOOLS)/bin/cargo-sbom:
 	cargo install --quiet --locked --root $(TOOLS) cargo-sbom@$(CARGO_SBOM_VERSION)
 
 $(TOOLS)/bin/cargo-deny:
-	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
-	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
+	@echo "building cargo-deny $(CARGO_DENY_VERSION), unoptimised, which it is fast enough for (once; some minutes)"
+	cargo install --debug --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
 
 unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked --no-fail-fast

@@ -31,6 +31,9 @@ use crate::install::COMMAND_NAME;
 use crate::process::kind::Kind;
 use crate::process::tree::PROC_TICK_MS;
 
+/// Servers that a client of models starts after an answer, keeps until it ends, and runs commands beside: it does not wait for them.
+/// Codex fails the model's command when it loses this one.
+const SERVERS_OF_CLIENTS: [&str; 1] = ["codex-code-mode-host"];
 /// Longest and shortest time between two checks of processes while nothing is being ended. Between these bounds it is a part of the
 /// time limit of commands. A command that is already known is ended exactly at its limit.
 const PROCESS_CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(1));
@@ -337,7 +340,7 @@ impl<'a> Judge<'a> {
     /// Whether the program has waited for the process for too long.
     fn is_silent(&self, one: &Process) -> bool {
         let (now, limit) = (self.now.millis(), millis(self.limits.silent));
-        self.model_calls.is_some_and(|called| hangs(one.started, called, now, limit))
+        !one.kind.is_one_of(&SERVERS_OF_CLIENTS) && self.model_calls.is_some_and(|called| hangs(one.started, called, now, limit))
     }
 
     /// Whether the process, or one below it, is meant to stay or has its own time limit.

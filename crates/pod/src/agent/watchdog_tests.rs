@@ -188,6 +188,15 @@ fn what_reads_from_a_terminal_or_is_meant_to_stay_is_left_alone() {
 }
 
 #[test]
+fn a_server_that_a_client_keeps_is_left_alone_and_a_command_below_it_is_not() {
+    let program = [process(1, 0, 0), process(10, 1, 10), named(20, 10, 200, "codex-code-mode-host")];
+    let below = [process(21, 20, 200), shell(22, 10, 200, Input::Other)];
+    let mut dog = dog(199, 199);
+    dog.set_model_calls(ModelCalls { answered: Some(199_000), ..call(199, 199) });
+    assert_eq!(ended(&mut dog, 9000, &[&program[..], &below].concat()), [22, 21]);
+}
+
+#[test]
 fn what_waits_for_a_command_that_was_given_a_time_is_left_alone_as_long() {
     let mut dog = Watchdog::default();
     dog.limit(Limits { untimed: TimeExemptions { names: Vec::new(), until_answer: false }, ..limits() });
