@@ -165,7 +165,8 @@ func generate(options Options) (map[string][]byte, error) {
 // render runs `helm template` for an installation in namespace, which serves scope (empty: all namespaces).
 func render(options Options, namespace, scope string) ([]map[string]any, error) {
 	arguments := []string{
-		"template", "spillway", filepath.Join(options.Root, "charts/spillway"), "--namespace", namespace,
+		// OLM runs no hooks of Helm.
+		"template", "spillway", filepath.Join(options.Root, "charts/spillway"), "--no-hooks", "--namespace", namespace,
 		"--set", "crds.install=false", "--set-string", "image.tag=" + options.Version,
 	}
 	for _, file := range options.Values {

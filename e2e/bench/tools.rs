@@ -22,6 +22,8 @@ use crate::size::Size;
 /// Time limit for steps that take seconds.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(180);
 const POOL: &str = "callers";
+/// The gateway takes 20 calls a second of an agent, after 60 at once. With so many agents in turn it refuses none.
+const AGENTS: usize = 16;
 const TOOLSET: &str = "bench";
 /// Where agents call the Toolset.
 const PATH: &str = "/mcp/bench";
@@ -35,30 +37,34 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = BenchNamespace::open("tools").await?;
     let _operators = room.start_operators().await?;
     apply_toolset(&room).await?;
-    let agents = CLIENTS.into_iter().max().unwrap_or_default();
-    let spec = json!({"type": "free", "scaling": {"min": agents, "max": agents}, "toolsets": [{"name": TOOLSET}]});
+    let spec = json!({"type": "free", "scaling": {"min": AGENTS, "max": AGENTS}, "toolsets": [{"name": TOOLSET}]});
     room.apply(POOL, Nodes::Fake, &["/bin/demo-agent"], spec).await?;
-    room.settled(POOL, agents, SETUP_TIMEOUT).await?;
     let fleet = Fleet::start(&room);
-    fleet.registered(agents, SETUP_TIMEOUT).await?;
+    room.settled(POOL, AGENTS, SETUP_TIMEOUT).await?;
+    fleet.registered(AGENTS, SETUP_TIMEOUT).await?;
     wait_until_served(&room).await?;
     let mut ports = Vec::new();
     for pod in fleet.names() {
         ports.push(SidecarPort::tools(&room, &pod).await?);
     }
-    anyhow::ensure!(ports.len() == agents, "{} of {agents} agents are registered", ports.len());
+    anyhow::ensure!(ports.len() == AGENTS, "{} of {AGENTS} agents are registered", ports.len());
     let mut rows = Vec::new();
     for clients in CLIENTS {
-        let callers: Vec<_> = ports.iter().take(clients).map(|port| port.address).collect();
-        // A sidecar takes one request from a connection.
-        let (times, took) = measure(callers, calls, async |port| call(&mut connect(*port).await?, PATH).await).await?;
-        rows.extend(bridge::measured(&format!("{clients} agent(s), through the gateway"), &times, took));
+        let callers: Vec<Vec<_>> =
+            (0..clients).map(|first| ports.iter().skip(first).step_by(clients).map(|port| port.address).collect()).collect();
+        let (times, took) = measure(callers, calls, async |addresses| {
+            addresses.rotate_left(1);
+            // A sidecar takes one request from a connection.
+            call(&mut connect(addresses[0]).await?, PATH).await
+        })
+        .await?;
+        rows.extend(bridge::measured(&format!("{clients} at once, through the gateway"), &times, took));
         let local = Bridge::start().await?;
         let (times, took) = measure(vec![(); clients], calls, async |()| call(&mut local.connect().await?, "/mcp").await).await?;
-        rows.extend(bridge::measured(&format!("{clients} client(s) of a bridge on this machine"), &times, took));
+        rows.extend(bridge::measured(&format!("{clients} at once, of a bridge on this machine"), &times, took));
     }
     let method = format!(
-        "{calls} calls of a definition of /bin/true, which each agent makes one after the other, each over a connection of its own to its \
+        "{calls} calls of a definition of /bin/true by {AGENTS} agents in turn, so many at once, each over a connection of its own to the \
          sidecar's port (HTTP/1.1, JSON). The agents' pods are on KWOK nodes, and their ports in the measuring program; the bridge is a pod \
          on the real node. For each call the gateway asks the controller. The other bridge is a process on this machine, which is called \
          without a gateway over a connection for each call too"
