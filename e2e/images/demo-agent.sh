@@ -1,8 +1,9 @@
 #!/bin/sh
 # The demo agent: it does no useful work, prints steps to its log, and ends at once on SIGTERM. With an item of work
 # (SPILLWAY_ITEM) it takes the number of steps in its task and ends. Without an item it runs for ever.
+# An item that it does not finish is not done: on SIGTERM its exit code is then not 0.
 # `sleep & wait` instead of `sleep`: a shell runs its trap only between commands, and only `wait` is interrupted.
-trap 'echo "agent: asked to stop, bye"; exit 0' TERM INT
+trap 'echo "agent: asked to stop, bye"; [ -z "${SPILLWAY_ITEM:-}" ] || exit 143; exit 0' TERM INT
 task=
 [ -z "${SPILLWAY_ITEM:-}" ] || task=$(cat)
 case $task in

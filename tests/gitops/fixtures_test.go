@@ -214,8 +214,8 @@ func TestFixturesHaveConditionsThatTheControllersWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, any := range conditions {
-			condition := any.(map[string]any)
+		for _, one := range conditions {
+			condition := one.(map[string]any)
 			for _, field := range []string{"type", "reason"} {
 				if name := condition[field].(string); !strings.Contains(names, `"`+name+`"`) {
 					t.Errorf("%s: no constant has the %s %s", fixture.title(), field, name)

@@ -6,16 +6,19 @@ if status.observedGeneration ~= obj.metadata.generation then
 end
 local conditions = {}
 for _, condition in ipairs(status.conditions or {}) do
-  conditions[condition.type] = condition
+  if condition.type ~= nil then
+    conditions[condition.type] = condition
+  end
 end
 local function has(type, value)
   return conditions[type] ~= nil and conditions[type].status == value
 end
 local function verdict(health, condition)
+  local reason = condition.reason or condition.type
   if condition.message == nil or condition.message == "" then
-    return {status = health, message = condition.reason}
+    return {status = health, message = reason}
   end
-  return {status = health, message = condition.reason .. ": " .. condition.message}
+  return {status = health, message = reason .. ": " .. condition.message}
 end
 if has("Stalled", "True") then
   return verdict("Degraded", conditions.Stalled)
