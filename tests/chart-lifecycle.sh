@@ -53,7 +53,7 @@ finish() {
         kubectl delete namespace "$namespace" --ignore-not-found --timeout=2m
     done
     kubectl delete namespace "$system" --ignore-not-found --timeout=2m
-    kubectl get crd -o name | { grep '\.spillway\.dev$' || true; } | xargs -r kubectl delete --timeout=2m
+    no_kinds
     rm -rf "$work"
 } > /dev/null 2>&1
 trap finish EXIT
@@ -207,7 +207,7 @@ spec:
 Y
     check "an agent runs that ignores SIGTERM" within 60 slow_runs
     release "$helm" upgrade "$this" --set uninstall.timeoutSeconds=20 > /dev/null
-    check "uninstall fails where an agent does not end in time" refused "pre-delete" "$helm" uninstall spillway-life -n "$system" --wait --timeout 5m
+    check "uninstall fails where an agent does not end in time" refused "spillway-uninstall" "$helm" uninstall spillway-life -n "$system" --wait --timeout 5m
     check "its log names the agent" says "slow-" kubectl -n "$system" logs job/spillway-uninstall
     check "and the release still runs" deployments_ready
     check "pools say why they have no agents" says OperatorRemoval in_team get agentpools
@@ -222,10 +222,14 @@ resumed() {
     kubectl -n "$system" set env deployment/spillway SPILLWAY_END_AGENTS=false && kubectl -n "$system" rollout status deployment/spillway --timeout=2m && within 120 at_work
 }
 
+# The kept CustomResourceDefinitions belong to a release. Helm makes no other its owner.
+no_kinds() { kubectl get crd -o name | { grep '\.spillway\.dev$' || true; } | xargs -r kubectl delete --timeout=2m > /dev/null; }
+
 # --- two releases for two namespaces ----------------------------------------------------------------------------------
 two() {
     local helm=$1
     echo "== two releases for two namespaces"
+    no_kinds
     kubectl create namespace "$system" > /dev/null
     for namespace in "$team" "$team-two"; do kubectl create namespace "$namespace" > /dev/null; done
     local flags=(-n "$system" --set "image.repository=${image%:*}" --set "image.tag=${image##*:}" --set replicaCount=1 --set gateway.replicaCount=1 --wait --timeout 4m)
@@ -255,6 +259,7 @@ both_run() { at_work && [ "$(kubectl -n "$team-two" get agents -o json | jq '[.i
 across() {
     local first=$1 second=$2
     echo "== a release of $first, continued by $second"
+    no_kinds
     kubectl create namespace "$system" > /dev/null
     check "$first installs" release "$first" install "$this"
     pools "$team" > /dev/null; items > /dev/null

@@ -2,6 +2,7 @@ package gitops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -38,6 +39,8 @@ const (
 	tracking = "argocd.argoproj.io/tracking-id"
 	// patience is how long a state may take.
 	patience = 3 * time.Minute
+	// attempt is how long the engine works on one sync before it begins anew.
+	attempt = 20 * time.Second
 )
 
 // repository is a repository on a git server of its own, and a checkout of it. It ends with the test.
@@ -182,10 +185,14 @@ func (a *application) sync(within time.Duration) ([]common.ResourceSyncResult, e
 		sync.WithSkipDryRunOnMissingResource(true), sync.WithLogr(logr.Discard()))
 }
 
-// mustSync syncs, and fails if an object was not applied.
+// mustSync syncs, and fails if an object was not applied. Between waves the engine judges the objects as they were at its beginning. So it
+// begins anew after a while, as Argo CD's controller does after each change of an object.
 func (a *application) mustSync() {
 	a.t.Helper()
-	results, err := a.sync(patience)
+	results, err := a.sync(attempt)
+	for end := time.Now().Add(patience); errors.Is(err, context.DeadlineExceeded) && time.Now().Before(end); {
+		results, err = a.sync(attempt)
+	}
 	if err != nil {
 		a.t.Fatalf("syncing %s: %v: %v", a.name, err, results)
 	}
