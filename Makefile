@@ -80,7 +80,7 @@ kind-image: ## the node image of kind clusters, from this machine's programs (BA
 	e2e/kind/node-image
 
 kind-howto: ## run the commands of docs/how-to/kind.md, with base images and a node image from this machine
-	e2e/kind/howto.sh
+	@e2e/way-in.sh '`make kind-howto`: kind, with Docker' e2e/kind/howto.sh
 
 docker-down: ## end the Docker engine that docker-images and BACKEND=kind started; its images stay in target/docker
 	e2e/docker/engine down
@@ -133,7 +133,7 @@ release-push: toolchain release-tools ## push image and chart of target/release-
 	release/verify.sh "$(VERSION)"
 
 release-test: toolchain release-tools ## install what `make release` pushed, by `helm install oci://`, into a local cluster of its own, and run agents there
-	@CLUSTER='$(CLUSTER)' release/test.sh "$(VERSION)"
+	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make release-test`: Helm, from a registry (`oci://`)' release/test.sh "$(VERSION)"
 
 RELEASE_PACKAGES := rpm zip unzip help2man man-db ruby jq curl busybox-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
 	gcc-mingw-w64-x86-64 qemu-user-static
@@ -242,7 +242,7 @@ e2e-issues: images ## issues of a real Gitea become items, and are answered; a c
 
 chart-lifecycle: PROFILE = quick
 chart-lifecycle: images ## a release of the chart from install to uninstall, with agents at work, by Helm 3 and Helm 4; a cluster of its own
-	@CLUSTER='$(CLUSTER)' e2e/chart-lifecycle.sh
+	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make chart-lifecycle`: Helm 3 and Helm 4' e2e/chart-lifecycle.sh
 
 # Needs helm and kubectl on PATH, as in `e2e/cluster/cluster run make chart-conform`.
 chart-conform: $(TOOLS)/bin/kubeconform $(TOOLS)/bin/conform ## every object of the chart and of config/ under kubeconform, without a server
@@ -257,7 +257,7 @@ $(TOOLS)/bin/conform: tests/conform/go.mod tests/conform/go.sum tests/conform/ma
 
 e2e-gitops: PROFILE = quick
 e2e-gitops: images ## Argo CD's engine syncs the operator and a team from a git server; a cluster of its own
-	@CLUSTER='$(CLUSTER)' e2e/gitops.sh
+	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make e2e-gitops`: Argo CD (its engine)' e2e/gitops.sh
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root

@@ -134,10 +134,15 @@ table() {
     for entry in "${features[@]}"; do row facts "${entry%%|*}" "\`${entry%%|*}\`" "${entry#*|}"; done
 }
 write() {
+    local version
     [ "$(grep -cE '^<!-- (begin|end) of results' "$page")" = 2 ] || { echo "$page lacks the marks of the results" >&2; return 1; }
     table > "$results/table.md"
     sed -i -e "/^<!-- begin of results/r $results/table.md" -e '/^<!-- begin of results/,/^<!-- end of results/{/^<!-- /!d}' "$page"
     echo "wrote the results into $page"
+    for version in "${chosen[@]}"; do
+        # shellcheck disable=SC2016  # the marks are Markdown's
+        WRITE=1 KUBERNETES=$version e2e/way-in.sh '`make e2e-kubernetes`: Helm 3, and the samples' test "$(cell results "${areas[0]%%|*}" "$version")" = passed || true
+    done
 }
 
 write=''

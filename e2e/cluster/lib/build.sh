@@ -154,9 +154,10 @@ build_go() { # PART DIR
     local out=$2/
     recipe "$1"
     [ ${#R_OUT[@]} -gt 1 ] || out=$2/${R_OUT[0]}
+    # `set -e` does not hold here where a caller has a condition.
     (
         cd "$HERE/mods/$R_MODULE" || exit 1
-        CGO_ENABLED=$R_CGO go build -trimpath ${R_TAGS:+-tags "$R_TAGS"} -ldflags "-s -w $R_LD" -o "$out" "${R_PKGS[@]}"
+        CGO_ENABLED=$R_CGO go build -trimpath ${R_TAGS:+-tags "$R_TAGS"} -ldflags "-s -w $R_LD" -o "$out" "${R_PKGS[@]}" || exit 1
         # KWOK's default stages are files of its module. kwok does not start without stages.
         if [ "$1" = kwok ]; then
             stages=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
