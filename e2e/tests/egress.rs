@@ -28,8 +28,13 @@ struct Server {
 
 impl Server {
     async fn start(namespace: &TestNamespace) -> Self {
-        let port = free_port(namespace.node);
-        let listener = TcpListener::bind((namespace.node, port)).await.expect("a free port");
+        // Another process can take the port in the moment between.
+        let (port, listener) = loop {
+            let port = free_port(namespace.node);
+            if let Ok(listener) = TcpListener::bind((namespace.node, port)).await {
+                break (port, listener);
+            }
+        };
         let (connections, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let server = Self { port, connections: connections.clone(), open: open.clone() };
         tokio::spawn(async move {

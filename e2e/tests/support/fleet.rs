@@ -161,10 +161,13 @@ pub async fn steps(room: &TestNamespace, agents: &[String]) -> Vec<u64> {
     all
 }
 
-/// The log of a container.
+/// The log of a container; empty if it has not started.
 pub async fn log(room: &TestNamespace, pod: &str, container: &str) -> String {
     let params = kube::api::LogParams { container: Some(container.to_owned()), ..Default::default() };
-    room.api::<Pod>().logs(pod, &params).await.expect("a log")
+    match room.api::<Pod>().logs(pod, &params).await {
+        Err(kube::Error::Api(refused)) if refused.message.contains("is waiting to start") => String::new(),
+        log => log.expect("a log"),
+    }
 }
 
 fn numbers(log: &str) -> Vec<u64> {
