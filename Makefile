@@ -164,8 +164,9 @@ $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION), unoptimised, which it is fast enough for (once; some minutes)"
 	cargo install --debug --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
 
+# Most of these tests wait, so two cores carry four at a time.
 unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
-	cargo test --workspace --locked --no-fail-fast
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --locked --no-fail-fast
 	tests/docs.sh
 	release/notes.sh --test
 
