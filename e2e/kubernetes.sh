@@ -140,8 +140,9 @@ write() {
     sed -i -e "/^<!-- begin of results/r $results/table.md" -e '/^<!-- begin of results/,/^<!-- end of results/{/^<!-- /!d}' "$page"
     echo "wrote the results into $page"
     for version in "${chosen[@]}"; do
+        # Status 1 is that of an installation that failed.
         # shellcheck disable=SC2016  # the marks are Markdown's
-        WRITE=1 KUBERNETES=$version e2e/way-in.sh '`make e2e-kubernetes`: Helm 3, and the samples' test "$(cell results "${areas[0]%%|*}" "$version")" = passed || true
+        WRITE=1 KUBERNETES=$version e2e/way-in.sh '`make e2e-kubernetes`: Helm 3, and the samples' test "$(cell results "${areas[0]%%|*}" "$version")" = passed || [ $? = 1 ]
     done
 }
 

@@ -7,34 +7,30 @@
 # KUBERNETES: the version of the local cluster (default: the cluster's own).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ -n "${WRITE:-}" ] || exec "${@:2}"
+
 way=$1 page=docs/reference/kubernetes.md status=0
-"${@:2}" || status=$?
-[ -n "${WRITE:-}" ] || exit $status
+[ "${SPILLWAY_BACKEND:-local}" = local ] || way+=" ($SPILLWAY_BACKEND)"
+# The version of another cluster is not known here.
+[ -z "${SPILLWAY_KUBECONFIG:-}${KIND_NODE_IMAGE:-}" ] || { echo "way-in: with WRITE=1, unset SPILLWAY_KUBECONFIG and KIND_NODE_IMAGE" >&2; exit 2; }
 # The first version is the default.
-version=${KUBERNETES:-$(e2e/cluster/cluster versions | sed -n '1s/ .*//p')}
-version=$(cut -d . -f 1-2 <<< "$version")
+version=$(cut -d . -f 1-2 <<< "${KUBERNETES:-$(e2e/cluster/cluster versions | sed -n '1s/ .*//p')}")
+grep -q "^| way in |.* $version |" "$page" || { echo "way-in: $page has no column for Kubernetes $version" >&2; exit 2; }
+
+"${@:2}" || status=$?
 if [ $status = 0 ]; then result=passed; else result='**failed**'; fi
-# A cell is the result and the day. A version without a column is an error.
-awk -v way="$way" -v version="$version" -v result="$result, $(date -u +%F)" '
-    function line(cells, count,   i, text) { text = "|"; for (i = 1; i <= count; i++) text = text " " cells[i] " |"; return text }
-    function set(   i, cells, count) {
-        count = split(names, heads, "|") - 2
-        for (i = 1; i <= count; i++) { gsub(/^ +| +$/, "", heads[i + 1]); cells[i] = i == 1 ? way : "not run"; if (heads[i + 1] == version) column = i }
-        if (!column) { print "no column for Kubernetes " version > "/dev/stderr"; wrong = 1; exit 1 }
-        for (i = 2; i <= count && known; i++) cells[i] = row[i + 1]
-        cells[column] = result
-        print line(cells, count); done = 1
-    }
-    /^<!-- begin of ways/ { inside = 1 }
-    inside && /^\| way/ { names = $0 }
-    inside && index($0, "| " way " |") == 1 {
-        known = split($0, row, "|"); for (i in row) gsub(/^ +| +$/, "", row[i]); set(); next
-    }
-    /^<!-- end of ways/ { if (!done) set(); inside = 0 }
+# A cell has the result and the day. Another run may write too.
+mkdir -p target
+exec 9> target/way-in.lock
+flock 9
+awk -F ' *[|] *' -v OFS=' | ' -v way="$way" -v version="$version" -v cell="$result, $(date -u +%F)" '
+    function print_row() { $column = cell; gsub(/^ | $/, ""); print; written = 1 }
+    $2 == "way in" { width = NF - 1; for (i = 3; i <= width; i++) if ($i == version) column = i }
+    column && !written && $2 == way { print_row(); next }
+    /^<!-- end of ways/ && !written { end = $0; $0 = ""; $2 = way; for (i = 3; i <= width; i++) $i = "not run"; $(width + 1) = ""; print_row(); $0 = end }
     { print }
-    END { if (!wrong && !done) { print "the page lacks the marks of the ways" > "/dev/stderr"; exit 1 } }
-' "$page" > "$page.new" || { rm "$page.new"; exit 1; }
+' "$page" > "$page.new"
 mv "$page.new" "$page"
 echo "wrote the result of \"$way\" on Kubernetes $version into $page"
 exit $status

@@ -53,7 +53,7 @@ finish() {
         kubectl delete namespace "$namespace" --ignore-not-found --timeout=2m
     done
     kubectl delete namespace "$system" --ignore-not-found --timeout=2m
-    no_kinds
+    kubectl get crd -o name | { grep '\.spillway\.dev$' || true; } | xargs -r kubectl delete --timeout=2m
     rm -rf "$work"
 } > /dev/null 2>&1
 trap finish EXIT
@@ -222,18 +222,15 @@ resumed() {
     kubectl -n "$system" set env deployment/spillway SPILLWAY_END_AGENTS=false && kubectl -n "$system" rollout status deployment/spillway --timeout=2m && within 120 at_work
 }
 
-# The kept CustomResourceDefinitions belong to a release. Helm makes no other its owner.
-no_kinds() { kubectl get crd -o name | { grep '\.spillway\.dev$' || true; } | xargs -r kubectl delete --timeout=2m > /dev/null; }
-
 # --- two releases for two namespaces ----------------------------------------------------------------------------------
 two() {
     local helm=$1
     echo "== two releases for two namespaces"
-    no_kinds
     kubectl create namespace "$system" > /dev/null
     for namespace in "$team" "$team-two"; do kubectl create namespace "$namespace" > /dev/null; done
     local flags=(-n "$system" --set "image.repository=${image%:*}" --set "image.tag=${image##*:}" --set replicaCount=1 --set gateway.replicaCount=1 --wait --timeout 4m)
-    check "the first is installed, with the CustomResourceDefinitions" "$helm" install one "$this" "${flags[@]}" --set "namespaceScope=$team"
+    # The CustomResourceDefinitions that were kept belong to a release of another name.
+    check "the first is installed, and takes over the CustomResourceDefinitions" "$helm" install one "$this" "${flags[@]}" --set "namespaceScope=$team" --take-ownership
     check "the second is installed beside it" "$helm" install two "$this" "${flags[@]}" --set "namespaceScope=$team-two" --set crds.install=false
     check "the first has pools" pools "$team"
     check "the second has pools" pools "$team-two"
@@ -259,9 +256,8 @@ both_run() { at_work && [ "$(kubectl -n "$team-two" get agents -o json | jq '[.i
 across() {
     local first=$1 second=$2
     echo "== a release of $first, continued by $second"
-    no_kinds
     kubectl create namespace "$system" > /dev/null
-    check "$first installs" release "$first" install "$this"
+    check "$first installs" release "$first" install "$this" --take-ownership
     pools "$team" > /dev/null; items > /dev/null
     check "agents are at work" within 120 at_work
     keep_snapshot > /dev/null

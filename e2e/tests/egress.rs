@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::exec::{exec, sh};
 use crate::support::history::has_condition;
-use crate::support::operator::free_port;
+use crate::support::operator::free_listener;
 use crate::support::{Operator, TestNamespace, check_state, eventually};
 
 /// Runs until the agent is asked to end.
@@ -28,13 +28,10 @@ struct Server {
 
 impl Server {
     async fn start(namespace: &TestNamespace) -> Self {
-        // Another process can take the port in the moment between.
-        let (port, listener) = loop {
-            let port = free_port(namespace.node);
-            if let Ok(listener) = TcpListener::bind((namespace.node, port)).await {
-                break (port, listener);
-            }
-        };
+        let listener = free_listener(namespace.node);
+        listener.set_nonblocking(true).expect("a listener of tokio");
+        let listener = TcpListener::from_std(listener).expect("a listener of tokio");
+        let port = listener.local_addr().expect("its address").port();
         let (connections, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let server = Self { port, connections: connections.clone(), open: open.clone() };
         tokio::spawn(async move {

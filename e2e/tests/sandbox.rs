@@ -10,7 +10,7 @@ use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
 
 use crate::support::exec::{sh, spillway};
-use crate::support::fleet::log;
+use crate::support::fleet::{log, try_log};
 use crate::support::history::{History, has_condition};
 use crate::support::work::{UNTIL_TOLD, holder};
 use crate::support::{Operator, TestNamespace, check_state, eventually};
@@ -165,7 +165,7 @@ async fn a_pool_chooses_how_its_programs_are_confined() {
         let (agent, said) = wait_for_sandbox(&room, name).await;
         assert_eq!((said.0.as_str(), said.1.as_str()), (status, reason), "{name}: {}", said.2);
         let can = eventually(&format!("the program of {name} has tried"), async || {
-            let said = log(&room, &agent.name_any(), "agent").await;
+            let said = try_log(&room, &agent.name_any(), "agent").await?;
             let all = ["foreign-read", "workspace-written", "udp", "listens"];
             let can: Vec<&str> = all.into_iter().filter(|word| said.lines().any(|line| line == *word)).collect();
             if said.lines().any(|line| line == "tried") { Ok(can) } else { Err(said) }
@@ -193,7 +193,7 @@ async fn a_recording_says_what_the_sandbox_would_refuse_a_program() {
     room.apply_pool("recorded", pool).await;
     let (agent, _) = wait_for_sandbox(&room, "recorded").await;
     let said = eventually("the recording has ended", async || {
-        let said = log(&room, &agent.name_any(), "agent").await;
+        let said = try_log(&room, &agent.name_any(), "agent").await?;
         if said.contains("ended with") { Ok(said) } else { Err(said) }
     })
     .await;

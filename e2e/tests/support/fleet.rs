@@ -161,13 +161,15 @@ pub async fn steps(room: &TestNamespace, agents: &[String]) -> Vec<u64> {
     all
 }
 
-/// The log of a container; empty if it has not started.
+/// The log of a container.
 pub async fn log(room: &TestNamespace, pod: &str, container: &str) -> String {
+    try_log(room, pod, container).await.expect("a log")
+}
+
+/// The log of a container, which may not have started.
+pub async fn try_log(room: &TestNamespace, pod: &str, container: &str) -> Result<String, String> {
     let params = kube::api::LogParams { container: Some(container.to_owned()), ..Default::default() };
-    match room.api::<Pod>().logs(pod, &params).await {
-        Err(kube::Error::Api(refused)) if refused.message.contains("is waiting to start") => String::new(),
-        log => log.expect("a log"),
-    }
+    room.api::<Pod>().logs(pod, &params).await.map_err(|error| error.to_string())
 }
 
 fn numbers(log: &str) -> Vec<u64> {

@@ -217,13 +217,18 @@ const PORTS: u16 = 4_500;
 /// A port that stays reserved while its process restarts: below the kernel's range for outgoing connections and below
 /// that of Services, and never given twice.
 pub fn free_port(address: IpAddr) -> u16 {
+    free_listener(address).local_addr().expect("its address").port()
+}
+
+/// A listener on such a port, for a server in this process. A port that was only tried can still be taken: a child that is being
+/// started has a copy of the listener for a moment.
+pub fn free_listener(address: IpAddr) -> TcpListener {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         assert!(next < PORTS, "no port is left");
-        let port = first_port() + next;
-        if TcpListener::bind((address, port)).is_ok() {
-            return port;
+        if let Ok(listener) = TcpListener::bind((address, first_port() + next)) {
+            return listener;
         }
     }
 }
