@@ -101,9 +101,11 @@ clear_away() {
 }
 
 # Tests that mostly wait, for up to ten minutes, run in parallel with the others, and so do tests on a cluster of their own. Four threads
-# keep two cores busy. With six or eight, pods start too slowly for some tests, and the tests on the other cluster end later.
-waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
-e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
+# keep two cores busy. With six or eight, pods start too slowly for some tests, and the tests on the other cluster end later. Those with
+# thirty agents wait for each other.
+waiting=(ten_minutes_without an_expired_token thirty rollouts:: away_for_longer come_back_in_time silent_agent replaced_later_and_later
+    an_unchanged_namespace)
+e2e "${waiting[@]}" --test-threads 4 > target/e2e-waiting.log 2>&1 &
 waits=$!
 on "$lonely" e2e --test-threads 1 ::alone_ > target/e2e-alone.log 2>&1 &
 alone=$!
