@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a release as a user does, into a local cluster of its own: the node pulls the image of the operator from a registry, and Helm
-# installs the chart from it. Then a pool runs, and the plugin of the archive shows its agents.
+# Installs a release as a user does, into a local cluster of its own, by the commands of docs/how-to/managed.md and air-gapped.md: the node
+# pulls the image of the operator from a registry, and Helm installs the chart from it. The plugin of the archive shows the agents.
 #
 #   release/test.sh VERSION      after `make release`; needs root. `make release-test` calls it
 #
@@ -30,7 +30,6 @@ trap finish EXIT
 "${cluster[@]}" down > /dev/null # remains of a failed run
 ETCD_FSYNC=off "${cluster[@]}" up
 inside() { "${cluster[@]}" run "$@"; }
-helm_() { inside env HELM_CACHE_HOME="$work" HELM_CONFIG_HOME="$work" HELM_DATA_HOME="$work" "$tools/helm" "$@"; }
 # `run` replaces itself by the registry, so the process that is ended is the registry.
 "${cluster[@]}" run release/registry.sh "$registry" "$PWD/$stage/registry" > "$stage/registry-test.log" 2>&1 &
 server=$!
@@ -41,31 +40,37 @@ for _ in $(seq 100); do
 done
 [ $ready = 1 ] || die "the registry in the cluster's network does not answer: $(tail -n 3 "$stage/registry-test.log")"
 
+# The programs that the pages name. helm is told that this registry has no certificate, and that is the only change to the commands.
+mkdir -p "$work/bin" "$work/files"
+ln -s "$tools/regctl" "$work/bin/regctl"
+cat > "$work/bin/helm" <<H
+#!/bin/sh
+case "\$*" in *oci://*) exec "$tools/helm" "\$@" --plain-http ;; *) exec "$tools/helm" "\$@" ;; esac
+H
+chmod +x "$work/bin/helm"
+user=(env "HOME=$work" "VERSION=$version" "AGENT_IMAGE=$registry/demo-agent:$version")
+# as_user COMMAND... : in the network of the cluster, with those programs and a home of its own
+# shellcheck disable=SC2016  # the inner shell has the words
+as_user() { inside "${user[@]}" bash -c 'PATH=$0/bin:$PATH; "$@"' "$work" "$@"; }
+as_user regctl registry set "$registry" --tls disabled
+e2e/images/build.sh --out "$work" demo-agent > /dev/null
+as_user regctl image import "$registry/demo-agent:$version" "$work/demo-agent.tar"
+
+# page FILE HEADING REGISTRY FOLDER : runs the commands of this part of the page, and stops at the first that fails
+page() {
+    local commands
+    commands=$(e2e/page-commands.sh "docs/how-to/$1" "$2") || return 1
+    (cd "$4" && as_user env "REGISTRY=$3" bash -eu -c "$commands")
+}
+pods() { inside kubectl get pods -n "$1" -o json | jq -r "$2"; }
 digest=$(image_digest)
 set +e
-check "helm installs oci://$registry/charts/spillway $version" helm_ install spillway "oci://$registry/charts/spillway" --version "$version" \
-    --plain-http --namespace spillway-system --create-namespace --wait --timeout 5m
-check "controllers and gateways are available" inside kubectl -n spillway-system wait --for=condition=Available deployment --all --timeout=2m
-pods() { inside kubectl get pods -n "$1" -o json | jq -r "$2"; }
+for part in "What the cluster must do" Install "Run agents"; do
+    check "the page managed.md: $part" page managed.md "$part" "$registry" "$PWD"
+done
 check "all pods of the operator run the image of this release" equal "$registry/spillway@$digest" "$(pods spillway-system '[.items[].spec.containers[].image] | unique | join(" ")')"
 check "the node pulled it by this digest" equal "$registry/spillway@$digest" "$(pods spillway-system '[.items[].status.containerStatuses[].imageID] | unique | join(" ")')"
-check "helm has the version of the release" equal "spillway-$version $version" "$(helm_ list -n spillway-system -o json | jq -r '.[0].chart + " " + .[0].app_version')"
-
-inside kubectl create namespace team > /dev/null
-cat > "$work/pool.yaml" <<'Y'
-apiVersion: spillway.dev/v1alpha1
-kind: AgentPool
-metadata: {name: free, namespace: team}
-spec:
-  type: free
-  scaling: {min: 2, max: 2}
-  agent:
-    image: localhost/spillway/demo-agent:dev
-    command: [/bin/demo-agent]
-    resources: {limits: {cpu: 100m, memory: 32Mi}}
-Y
-check "a pool is accepted" inside kubectl apply -f "$work/pool.yaml"
-check "the pool is ready" inside kubectl -n team wait --for=condition=Ready agentpool/free --timeout=3m
+check "helm has the version of the release" equal "spillway-$version $version" "$(as_user helm list -n spillway-system -o json | jq -r '.[0].chart + " " + .[0].app_version')"
 check "two agents run their program" inside kubectl -n team wait --for=jsonpath='{.status.phase}'=Idle agents --all --timeout=2m
 check "there are two" equal 2 "$(inside kubectl -n team get agents -o name | wc -l)"
 check "their sidecars run the image of this release" equal "$registry/spillway@$digest" \
@@ -75,10 +80,14 @@ check "their sidecars run the image of this release" equal "$registry/spillway@$
 check "krew installs the plugin from its archive" env KREW_ROOT="$work/krew" "$tools/krew" install --manifest "$dist/spillway.krew.yaml" \
     --archive "$dist/kubectl-spillway-$tag-linux-amd64.tar.gz"
 check "the plugin lists the agents" equal 2 "$(inside env PATH="$work/krew/bin:$PATH" kubectl-spillway ls -n team | grep -c '^free-')"
+check "the page managed.md: Remove it" page managed.md "Remove it" "$registry" "$PWD"
 
-# The order of docs/how-to/install.md
-check "the pool is deleted" inside kubectl -n team delete agentpool free --timeout=2m
-check "its agents are gone" inside kubectl -n team wait --for=delete agents --all --timeout=2m
-check "helm uninstalls the release" helm_ uninstall spillway -n spillway-system --wait --timeout 3m
+# The cluster's network has no egress. The image goes to another name, which the node has not pulled.
+cp "$dist/SHA256SUMS" "$dist/spillway-$version.tgz" "$dist/spillway-image-$version.oci.tar" "$work/files/"
+for part in "Bring the files in" Install; do
+    check "the page air-gapped.md: $part" page air-gapped.md "$part" "$registry/inside" "$work/files"
+done
+check "all pods of the operator run the image from inside" equal "$registry/inside/spillway@$digest" "$(pods spillway-system '[.items[].spec.containers[].image] | unique | join(" ")')"
+check "the page air-gapped.md: Remove it" page air-gapped.md "Remove it" "$registry/inside" "$work/files"
 set -e
 sum_up

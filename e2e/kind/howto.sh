@@ -8,8 +8,7 @@ page=docs/how-to/kind.md engine=e2e/docker/engine
 work=$PWD/target/kind-howto
 rm -rf "$work"; mkdir -p "$work/bin"
 
-commands() { awk '/^```sh$/ {inside = 1; next} /^```$/ {inside = 0} inside' "$page"; }
-[ "$(commands | wc -l)" -ge 10 ] || { echo "$page has no commands" >&2; exit 1; }
+e2e/page-commands.sh "$page" > "$work/commands"
 
 "$engine" up
 "$engine" online
@@ -39,7 +38,6 @@ finish() {
     exit $status
 }
 trap finish EXIT
-commands > "$work/commands"
 started=$SECONDS
 # -v prints each command as it is read. A home of its own: nothing of the user's is changed.
 "$engine" run env HOME="$work" KUBECONFIG="$work/kubeconfig" PATH="$work/bin:$PATH" bash -euv "$work/commands"
