@@ -16,13 +16,16 @@ platforms=("$@")
 [ $# -gt 0 ] || platforms=("${PLUGIN_PLATFORMS[@]}")
 [ "$(uname -sm)" = "Linux x86_64" ] || die "programs for all platforms are built on Linux on x86_64 only"
 
-# Messages of programs do not contain the folders of this machine, so that another machine builds the same bytes.
-remap() { printf -- '--remap-path-prefix=%s=%s\x1f' "$PWD" /spillway "${CARGO_HOME:-$HOME/.cargo}" /cargo "$(rustc --print sysroot)" /rust; }
+# Messages of programs do not contain the folders of this machine, so that another machine builds the same bytes: those of Rust, and those
+# of the C code of dependencies.
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+remap() { printf -- '--remap-path-prefix=%s=%s\x1f' "$PWD" /spillway "$cargo_home" /cargo "$(rustc --print sysroot)" /rust; }
 
 # build PLATFORM FLAGS PACKAGE...
 build() {
     local target flags
     target=$(rust_target "$1"); flags=$2; shift 2
+    export "CFLAGS_${target//-/_}=-ffile-prefix-map=$PWD=/spillway -ffile-prefix-map=$cargo_home=/cargo"
     CARGO_ENCODED_RUSTFLAGS="$(remap)$flags" CARGO_INCREMENTAL=0 cargo build --locked --release --target "$target" \
         --target-dir target/release-build "${@/#/--package=}" --bins
 }

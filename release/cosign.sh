@@ -13,9 +13,10 @@ use_key() {
             cosign generate-key-pair --output-key-prefix target/release-key/cosign 2> /dev/null
         fi
     fi
-    # Without services: no transparency log, no time stamps, no certificates.
+    # Without services: no transparency log, no time stamps, no certificates. Without a file of roots, cosign would ask for those of Sigstore.
     cosign signing-config create --out "$stage/signing-config.json"
-    signing=(--key "$COSIGN_KEY" --signing-config "$stage/signing-config.json" --yes)
+    cosign trusted-root create --out "$stage/trusted-root.json"
+    signing=(--key "$COSIGN_KEY" --signing-config "$stage/signing-config.json" --trusted-root "$stage/trusted-root.json" --yes)
 }
 # The options of all verifications
 verifying=(--key "$dist/cosign.pub" --insecure-ignore-tlog=true)
