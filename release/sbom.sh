@@ -12,9 +12,13 @@ need jq jq
 created=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 for package in spillway kubectl-spillway; do
     PATH="$tools:$PATH" cargo sbom --cargo-package "$package" --output-format spdx_json_2_3 |
-        jq -S --arg created "$created" --arg namespace "https://spillway.dev/spdx/$package-$version-$commit" '
+        jq -S --arg created "$created" --arg namespace "https://spillway.dev/spdx/$package-$version-$commit" --arg root "SPDXRef-Package-$package-$version" '
             .creationInfo.created = $created | .documentNamespace = $namespace
-            | .packages |= sort_by(.SPDXID) | .relationships |= (sort_by(.spdxElementId, .relatedSpdxElement, .relationshipType) | unique)
-            | if .files then .files |= sort_by(.SPDXID) else . end' > "$dist/$package-$version.spdx.json"
+            # Names of registries are no addresses. The purl of a package says where it comes from.
+            | .packages |= (map(if .downloadLocation | startswith("registry+") then .downloadLocation = "NOASSERTION" else . end) | sort_by(.SPDXID))
+            # cargo-sbom lists Cargo.lock as the file of each program, twice by one name.
+            | del(.files) | .relationships |= (map(select([.spdxElementId, .relatedSpdxElement] | any(startswith("SPDXRef-File-")) | not))
+                + [{spdxElementId: "SPDXRef-DOCUMENT", relationshipType: "DESCRIBES", relatedSpdxElement: $root}]
+                | sort_by(.spdxElementId, .relatedSpdxElement, .relationshipType) | unique)' > "$dist/$package-$version.spdx.json"
 done
 say "wrote two lists of software"
