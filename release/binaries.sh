@@ -19,7 +19,7 @@ platforms=("$@")
 # Messages of programs do not contain the folders of this machine, so that another machine builds the same bytes: those of Rust, and those
 # of the C code of dependencies.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
-remap() { printf -- '--remap-path-prefix=%s=%s\x1f' "$PWD" /spillway "$cargo_home" /cargo "$(rustc --print sysroot)" /rust; }
+remap() { printf -- '--remap-path-prefix=%s=%s\x1f' "$PWD" /spillway "$cargo_home" /cargo; printf -- '--remap-path-prefix=%s=/rust' "$(rustc --print sysroot)"; }
 
 # build PLATFORM FLAGS PACKAGE...
 build() {
@@ -29,7 +29,8 @@ build() {
     CARGO_ENCODED_RUSTFLAGS="$(remap)$flags" CARGO_INCREMENTAL=0 cargo build --locked --release --target "$target" \
         --target-dir target/release-build "${@/#/--package=}" --bins
 }
-static=$'-C\x1ftarget-feature=+crt-static'
+# Parts of the encoded flags begin with their separator.
+static=$'\x1f-C\x1ftarget-feature=+crt-static'
 
 # macos_linker TARGET ZIG_TARGET : makes the linker for macOS. It removes options that zig does not know, and adds our lists of symbols.
 macos_linker() {

@@ -20,8 +20,8 @@ ELF_INTERPRETER, ELF_NEEDED = 3, 1
 MACH_O_LOAD_LIBRARY = {0xC, 0x80000018, 0x8000001F}
 MACH_O_SIGNATURE = 0x1D
 WINDOWS_LIBRARIES = {
-    "advapi32.dll", "bcrypt.dll", "bcryptprimitives.dll", "crypt32.dll", "kernel32.dll", "msvcrt.dll", "ntdll.dll", "ole32.dll",
-    "oleaut32.dll", "secur32.dll", "shell32.dll", "user32.dll", "userenv.dll", "ws2_32.dll",
+    "advapi32.dll", "bcrypt.dll", "bcryptprimitives.dll", "crypt32.dll", "kernel32.dll", "msvcrt.dll", "ncrypt.dll", "ntdll.dll",
+    "ole32.dll", "oleaut32.dll", "secur32.dll", "shell32.dll", "user32.dll", "userenv.dll", "ws2_32.dll",
 }
 
 
