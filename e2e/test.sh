@@ -105,7 +105,7 @@ clear_away() {
 # thirty agents wait for each other.
 waiting=(ten_minutes_without an_expired_token thirty rollouts:: away_for_longer come_back_in_time silent_agent replaced_later_and_later
     an_unchanged_namespace)
-e2e "${waiting[@]}" --test-threads 4 > target/e2e-waiting.log 2>&1 &
+e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 waits=$!
 on "$lonely" e2e --test-threads 1 ::alone_ > target/e2e-alone.log 2>&1 &
 alone=$!
