@@ -5,8 +5,8 @@
 #   release/binaries.sh VERSION [PLATFORM...]     PLATFORM: linux-amd64, linux-arm64, darwin-amd64, darwin-arm64, windows-amd64
 #
 # It runs on Linux on x86_64. Needs rustup. For arm64: gcc-aarch64-linux-gnu and, to start it, qemu-user-static; for Windows:
-# gcc-mingw-w64-x86-64; for macOS: Python 3 with venv, and zig from PyPI as its compiler and linker. The linker gets the names of Apple's libraries
-# from release/macos: no file of Apple is needed, and the result was not run on macOS.
+# gcc-mingw-w64-x86-64; for macOS: Python 3 with venv, and zig from PyPI as the C compiler. The linker gets the names of Apple's libraries
+# from release/macos and from zig: no file of Apple is needed, and the result was not run on macOS.
 # shellcheck source=release/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=tests/portable/compilers.sh
@@ -32,25 +32,18 @@ build() {
 # Parts of the encoded flags begin with their separator.
 static=$'\x1f-C\x1ftarget-feature=+crt-static'
 
-# macos_linker TARGET ZIG_TARGET : makes the linker for macOS. It removes options that zig does not know, and adds our lists of symbols.
-macos_linker() {
-    local file=$tools/ld-$1 stubs=$PWD/release/macos
-    cat > "$file.$$" <<W
-#!/usr/bin/env bash
-words=()
-while [ \$# -gt 0 ]; do
-    case \$1 in --target=* | -mmacosx-version-min=*) ;; -arch) shift ;; *) words+=("\$1") ;; esac
-    shift
-done
-exec $(printf '%q ' "$venv_python" -m ziglang cc -target "$2" "-F$stubs" "-L$stubs") "\${words[@]}"
-W
-    chmod +x "$file.$$"
-    mv "$file.$$" "$file"
+# macos_flags : the flags for macOS: the linker of Rust itself, and the folders of the lists of symbols. The one of the C library is zig's.
+macos_flags() {
+    local stubs=$PWD/release/macos list name
+    list=$(find "$(dirname "$tools")" -name libSystem.tbd -print -quit)
+    [ -n "$list" ] || die "zig has no list of the symbols of macOS"
+    mkdir -p "$tools/macos"
+    for name in System c m; do ln -sf "$list" "$tools/macos/lib$name.tbd"; done
+    printf '\x1f%s' -Clinker=rust-lld -Clinker-flavor=ld64.lld "-Clink-arg=-L$tools/macos" "-Clink-arg=-L$stubs" "-Clink-arg=-F$stubs"
 }
 
 for platform in "${platforms[@]}"; do
     target=$(rust_target "$platform")
-    name=${target^^}
     say "building for $platform"
     case $platform in
         linux-amd64) ;;
@@ -66,16 +59,14 @@ for platform in "${platforms[@]}"; do
             ;;
         darwin-*)
             compilers_for "$target"
-            venv_python=$(dirname "$tools")/bin/python
-            macos_linker "$target" "${target%-apple-darwin}-macos.13.0"
-            export "CARGO_TARGET_${name//-/_}_LINKER=$tools/ld-$target" MACOSX_DEPLOYMENT_TARGET=13.0
+            export MACOSX_DEPLOYMENT_TARGET=13.0
             ;;
     esac
     [ -e "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || rustup target add "$target"
     case $platform in
         linux-*) build "$platform" "$static" spillway spillway-pod kubectl-spillway ;;
         windows-*) build "$platform" "$static" kubectl-spillway ;;
-        *) build "$platform" '' kubectl-spillway ;;
+        darwin-*) build "$platform" "$(macos_flags)" kubectl-spillway ;;
     esac
     release/programs.py "$version" "$platform" "$(dirname "$(built "$platform" kubectl-spillway)")"
 done
