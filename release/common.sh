@@ -29,6 +29,8 @@ tools=$(realpath -ms "${SPILLWAY_CACHE:-$HOME/.cache/spillway}/tools/bin")
 
 # A local registry has no certificate.
 is_local() { [[ $registry =~ ^(localhost|127\.0\.0\.1):[0-9]+$ ]]; }
+# Settings of regctl for such a registry are not for its user.
+! is_local || export REGCTL_CONFIG=$PWD/$stage/regctl.json
 # True for a build that may be published: the commit has the version's tag.
 is_tagged() { [ "$(git tag --points-at HEAD --list "$tag")" = "$tag" ]; }
 need() { # need PROGRAM PACKAGE

@@ -41,6 +41,7 @@ find "$stage/chart" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
 # The files of `helm package` have the time of now, so its archive is packed again.
 "$tools/helm" package "$stage/chart/spillway" --version "$version" --app-version "$version" --destination "$stage/chart" > /dev/null
 mkdir "$stage/chart/packed"
-tar -xzf "$stage/chart/spillway-$version.tgz" -C "$stage/chart/packed"
+# -m: the times in the archive are of now, and so may be in the future by a part of a second.
+tar -xmzf "$stage/chart/spillway-$version.tgz" -C "$stage/chart/packed"
 reproducible_tar -C "$stage/chart/packed" -cf - spillway | gzip -9n > "$dist/spillway-$version.tgz"
 say "wrote the image $registry/spillway@$digest for ${LINUX[*]}, and the chart"
