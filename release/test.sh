@@ -60,7 +60,7 @@ as_user regctl image import "$registry/demo-agent:$version" "$work/demo-agent.ta
 page() {
     local commands
     commands=$(e2e/page-commands.sh "docs/how-to/$1" "$2") || return 1
-    as_user env "REGISTRY=$3" "--chdir=$4" bash -eu -c "$commands"
+    as_user env "--chdir=$4" "REGISTRY=$3" bash -eu -c "$commands"
 }
 pods() { inside kubectl get pods -n "$1" -o json | jq -r "$2"; }
 digest=$(image_digest)
