@@ -35,7 +35,7 @@ static=$'\x1f-C\x1ftarget-feature=+crt-static'
 # macos_flags : the flags for macOS: the linker of Rust itself, and the folders of the lists of symbols. The one of the C library is zig's.
 macos_flags() {
     local stubs=$PWD/release/macos list name
-    list=$(find "$(dirname "$tools")" -name libSystem.tbd -print -quit)
+    list=$(find "$(dirname "$tools")/lib" -name libSystem.tbd -print -quit)
     [ -n "$list" ] || die "zig has no list of the symbols of macOS"
     mkdir -p "$tools/macos"
     for name in System c m; do ln -sf "$list" "$tools/macos/lib$name.tbd"; done
