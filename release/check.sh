@@ -85,11 +85,11 @@ done
 
 # --- man pages and completion ------------------------------------------------------------------------------------------
 folder=$work/unpacked/spillway-$version-linux-amd64.tar.gz/spillway-$version-linux-amd64
-pages() { # each page has a name and a description, and is formatted without a warning
+pages() { # each page has a name and a description, and is formatted without a warning (but those about long words in a line)
     local page said wrong=0
     for page in "$folder"/share/man/man1/*.gz; do
         said=$(lexgrog "$page" 2>&1) && grep -qE "\"$(basename "$page" .1.gz) - [A-Za-z]" <<<"$said" || { echo "$page: $said"; wrong=1; }
-        said=$(MANROFFOPT=-rHY=0 man --warnings -E UTF-8 -l -Tutf8 "$page" 2>&1 > /dev/null) && [ -z "$said" ] || { echo "$page: $said"; wrong=1; }
+        said=$(MANROFFOPT='-rHY=0 -Wbreak' man --warnings -E UTF-8 -l -Tutf8 "$page" 2>&1 > /dev/null) && [ -z "$said" ] || { echo "$page: $said"; wrong=1; }
     done
     return $wrong
 }
@@ -187,7 +187,7 @@ done
 helm() { HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm "$tools/helm" "$@"; }
 check "the chart has the version" equal "$version $version" "$(helm show chart "$dist/spillway-$version.tgz" | sed -n 's/^version: //p; s/^appVersion: //p' | xargs)"
 check "the chart passes helm lint" helm lint --strict "$dist/spillway-$version.tgz"
-images() { helm template spillway "$dist/spillway-$version.tgz" --namespace spillway-system | grep -oE '(image: |value: )"?[^ "]*/spillway@[^ "]*' | sed -E 's/.*: "?//' | sort -u; }
+images() { helm template spillway "$dist/spillway-$version.tgz" --kube-version 1.31.0 --namespace spillway-system | grep -oE '(image: |value: )"?[^ "]*/spillway@[^ "]*' | sed -E 's/.*: "?//' | sort -u; }
 check "all images of the chart are the image of this release" equal "$registry/spillway@$digest" "$(images)"
 
 # --- the list of software and the notes --------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ rpm_package() { # rpm_package PACKAGE ARCH
     describe "$1"
     find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     {
-        printf 'Name: %s\nVersion: %s\nRelease: 1\nSummary: %s\nLicense: Apache-2.0\nURL: %s\n' "$1" "$package_version" "${summary^}" "$homepage"
+        printf 'Name: %s\nVersion: %s\nRelease: 1\nSummary: %s\nLicense: Apache-2.0\nURL: %s\nAutoReqProv: no\n' "$1" "$package_version" "${summary^}" "$homepage"
         [ -z "$recommends" ] || printf 'Recommends: %s\n' "$recommends"
         printf '\n%%description\n%s\n\n%%install\ncp -a %s/. %%{buildroot}/\n\n%%files\n' "$(fold -s -w 76 <<<"$description" | sed 's/ *$//')" "$root"
         (cd "$root" && find usr -type f -printf '/%p\n' | sort | sed -E 's#^(/usr/share/doc/[^/]+/LICENSE|.*/THIRD-PARTY.txt)$#%license \1#; s#^(/usr/share/(doc|man)/.*)$#%doc \1#')
@@ -80,7 +80,7 @@ rpm_package() { # rpm_package PACKAGE ARCH
         --define '_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm' --define '_buildhost spillway' --define 'debug_package %{nil}' \
         --define '__os_install_post %{nil}' --define '_build_id_links none' --define 'use_source_date_epoch_as_buildtime 1' \
         --define 'clamp_mtime_to_source_date_epoch 1' --define 'source_date_epoch_from_changelog 0' --define '_binary_payload w6.xzdio' \
-        --define '__brp_strip %{nil}' --define 'AutoReqProv no' --define '_docdir /usr/share/doc' "$spec"
+        --define '__brp_strip %{nil}' --define '_docdir /usr/share/doc' "$spec" > /dev/null
 }
 
 for arch in "${LINUX[@]}"; do
