@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the image of the operator for amd64 and arm64, as one OCI layout without Docker, and the chart that names this image by its digest.
 #
-#   release/images.sh VERSION      after binaries.sh. REGISTRY: where both will be pushed. Needs regctl and helm (`make release` builds them)
+#   release/images.sh VERSION      after binaries.sh. REGISTRY: where both will be pushed. Needs jq, and regctl and helm (`make release` builds these two)
 #
 # Writes spillway-image-VERSION.oci.tar and spillway-VERSION.tgz.
 # shellcheck source=release/common.sh
@@ -27,6 +27,9 @@ done
 "$tools/regctl" index create "$build:$version" "${references[@]}" "${labels[@]/#/--annotation=}" > /dev/null
 # Only the index and what it names
 "$tools/regctl" image copy "$build:$version" "ocidir://$layout:$version" > /dev/null
+# regctl writes the time of now into the list of the layout.
+jq -c --arg created "$created" '.manifests[].annotations["org.opencontainers.image.created"] = $created' "$layout/index.json" > "$stage/index.json"
+mv "$stage/index.json" "$layout/index.json"
 reproducible_tar -C "$layout" -cf "$dist/spillway-image-$version.oci.tar" .
 digest=$(image_digest)
 
