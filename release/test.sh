@@ -79,7 +79,7 @@ check "their sidecars run the image of this release" equal "$registry/spillway@$
 # The plugin, as Krew installs it
 check "krew installs the plugin from its archive" env KREW_ROOT="$work/krew" "$tools/krew" install --manifest "$dist/spillway.krew.yaml" \
     --archive "$dist/kubectl-spillway-$tag-linux-amd64.tar.gz"
-check "the plugin lists the agents" equal 2 "$(inside env PATH="$work/krew/bin:$PATH" kubectl-spillway ls -n team | grep -c '^free-')"
+check "the plugin lists the agents" equal 2 "$(inside env PATH="$work/krew/bin:$PATH" kubectl-spillway ls -n team | grep -c ' free-')"
 check "the page managed.md: Remove it" page managed.md "Remove it" "$registry" "$PWD"
 
 # The cluster's network has no egress. The image goes to another name, which the node has not pulled.
