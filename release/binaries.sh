@@ -66,7 +66,10 @@ for platform in "${platforms[@]}"; do
     case $platform in
         linux-*) build "$platform" "$static" spillway spillway-pod kubectl-spillway ;;
         windows-*) build "$platform" "$static" kubectl-spillway ;;
-        darwin-*) build "$platform" "$(macos_flags)" kubectl-spillway ;;
+        darwin-*)
+            flags=$(macos_flags) # an assignment, so that its error ends the script
+            build "$platform" "$flags" kubectl-spillway
+            ;;
     esac
     release/programs.py "$version" "$platform" "$(dirname "$(built "$platform" kubectl-spillway)")"
 done

@@ -9,6 +9,7 @@ work=$PWD/target/kind-howto
 rm -rf "$work"; mkdir -p "$work/bin"
 
 e2e/page-commands.sh "$page" > "$work/commands"
+[ "$(wc -l < "$work/commands")" -ge 10 ] || { echo "$page has too few commands" >&2; exit 1; }
 
 "$engine" up
 "$engine" online
