@@ -258,7 +258,17 @@ $(TOOLS)/bin/conform: tests/conform/go.mod tests/conform/go.sum tests/conform/ma
 
 e2e-gitops: PROFILE = quick
 e2e-gitops: images ## Argo CD's engine syncs the operator and a team from a git server; a cluster of its own
-	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make e2e-gitops`: Argo CD (its engine)' e2e/gitops.sh
+	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make e2e-gitops`: Argo CD (its engine)' e2e/gitops.sh argocd
+
+# Each controller is a module of its own, because they need different versions of the same modules.
+FLUX := source-controller kustomize-controller helm-controller
+$(addprefix $(TOOLS)/bin/,$(FLUX)): $(TOOLS)/bin/%: tests/gitops/controllers/%/go.mod tests/gitops/controllers/%/go.sum
+	@echo "building $* (once; some minutes)"
+	cd tests/gitops/controllers/$* && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$@" github.com/fluxcd/$*
+
+e2e-flux: PROFILE = quick
+e2e-flux: images $(addprefix $(TOOLS)/bin/,registry $(FLUX)) ## Flux's controllers sync the operator from a registry and a team from a git server; a cluster of its own
+	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make e2e-flux`: Flux' e2e/gitops.sh flux
 
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official SDKs of models and of MCP, the conformance suite of MCP, the programs of config/samples/toolsets): against the scripted model server, a bridge, in the sandbox of a laptop, and through Spillway on a cluster; needs npm, PyPI and root

@@ -91,7 +91,7 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
         check_state(hard.len() == 1, || format!("{hard:?}"))
     })
     .await;
-    room.api::<Budget>().delete("team", &DeleteParams::default()).await.expect("deleted");
+    apply_budget(&room, "team", json!({"tokens": {"limits": [{"name": "daily", "tokens": 1000, "window": "Day"}]}})).await;
     gone::<ResourceQuota>(&room, "spillway-team").await;
     room.close().await;
 }

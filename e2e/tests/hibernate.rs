@@ -8,6 +8,7 @@ use spillway::api::agent::AgentPhase;
 use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
 use spillway::api::{Agent, AgentPool, WorkItem};
 
+use crate::support::exec::spillway;
 use crate::support::history::{History, has_condition, phase, pod_uid};
 use crate::support::track::Pods;
 use crate::support::work::{UNTIL_TOLD, attempts, holder};
@@ -185,6 +186,25 @@ async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
     room.apply_workers("sleepers", &["bugs"], UNTIL_TOLD, other).await;
     room.wait_until_hibernated(0).await;
     room.no_claim().await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn the_volume_of_an_agent_that_ended_is_gone_while_its_agent_is_kept() {
+    let (room, _operator) = set_up("ended").await;
+    room.apply_pool("free", json!({"replicas": 1, "workspace": hibernating_pool_spec(1)["workspace"]})).await;
+    let agent = room.wait_until_idle("free", 1).await.remove(0).name_any();
+    assert_eq!(room.claims().await.len(), 1);
+    // The pod can end before the command does.
+    let said = spillway(&room, &agent, &["goodbye", "all is done"]).await;
+    assert!(!said.err.contains("refused"), "{said:?}");
+    eventually("its volume is gone", async || {
+        let left: Vec<String> = room.claims().await.iter().map(ResourceExt::name_any).collect();
+        check_state(!left.contains(&format!("{agent}-workspace")), || left.join(", "))
+    })
+    .await;
+    let kept = room.api::<Agent>().get(&agent).await.expect("its Agent");
+    assert_eq!(phase(&kept), Some(AgentPhase::Stopped));
     room.close().await;
 }
 

@@ -18,6 +18,7 @@ mod bombs;
 mod breakers;
 mod budget_signals;
 mod budgets;
+mod certificates;
 mod changeset;
 mod codex;
 mod commands;

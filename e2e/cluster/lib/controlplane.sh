@@ -9,8 +9,8 @@ start_etcd() {
         --listen-peer-urls=http://127.0.0.1:2380 --log-level=warn "${flags[@]}"
 }
 
-# Logs every write once, with its user and user agent, because tests count writes. Reads and reviews are logged only of the accounts that
-# e2e/rights.sh makes.
+# Logs every write once, with its user and user agent, because tests count writes. Reads and reviews are logged only of the accounts whose
+# calls e2e/rights.sh judges.
 write_audit_policy() {
     put "$D/conf/audit-policy.yaml" <<'Y'
 apiVersion: audit.k8s.io/v1
@@ -19,7 +19,7 @@ omitStages: [RequestReceived]
 omitManagedFields: true
 rules:
 - level: Metadata
-  userGroups: ["system:serviceaccounts:spillway-e2e"]
+  userGroups: ["system:serviceaccounts:spillway-e2e", "system:serviceaccounts:spillway-system"]
 - level: None
   verbs: [get, list, watch]
 - level: None
@@ -32,13 +32,15 @@ rules:
 Y
 }
 
+# OwnerReferencesPermissionEnforcement is on in OpenShift: whoever makes an object that blocks the deletion of its owner needs a right to
+# the owner's finalizers.
 # start_apiserver NAME PORT AUDIT_LOG [FLAG...]
 start_apiserver() {
     local name=$1 port=$2 audit=$3 flags; shift 3
     read -ra flags <<< "${APISERVER_FLAGS:-}"
     start "$name" "$BIN/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 --bind-address="$IP" --secure-port="$port" --advertise-address="$IP" \
         --service-cluster-ip-range="$SVC_CIDR" --authorization-mode=Node,RBAC --allow-privileged=true \
-        --enable-admission-plugins=NodeRestriction --client-ca-file="$P/ca.crt" \
+        --enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement --client-ca-file="$P/ca.crt" \
         --tls-cert-file="$P/apiserver.crt" --tls-private-key-file="$P/apiserver.key" \
         --kubelet-certificate-authority="$P/ca.crt" --kubelet-preferred-address-types=InternalIP,Hostname \
         --kubelet-client-certificate="$P/apiserver-kubelet-client.crt" --kubelet-client-key="$P/apiserver-kubelet-client.key" \
