@@ -26,7 +26,7 @@ read -r -a up <<< "${UP:-}"
 ETCD_FSYNC=off "${cluster[@]}" up "${up[@]}"
 case "${UP:-}" in *--gitea*) SPILLWAY_GITEA_TOKEN=$("${cluster[@]}" gitea-token); export SPILLWAY_GITEA_TOKEN ;; esac
 "${cluster[@]}" load target/images/spillway.tar "${@/#/target/images/}"
-"${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
+"${cluster[@]}" run e2e/crds.sh
 # The operator's binary is the one in the image.
 built=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick")
 SPILLWAY_BINARY=$built/spillway SPILLWAY_PLUGIN=$built/kubectl-spillway \

@@ -4,9 +4,10 @@
 # helm and kubectl on PATH, as in e2e/cluster/cluster run.
 #
 # e2e/rights.sh grant FOLDER                 makes the accounts, and writes FOLDER/controller.kubeconfig and FOLDER/gateway.kubeconfig
-# e2e/rights.sh revoke FOLDER                removes the accounts and their rights
-# e2e/rights.sh judge FOLDER AUDIT_LOG...    fails if a right was never used, unless e2e/rights-unused.txt says why, and if a call was
-#                                            refused for want of a right that the chart does not give
+# e2e/rights.sh revoke FOLDER                removes the accounts and their rights, so that the chart can be installed
+# e2e/rights.sh judge FOLDER AUDIT_LOG...    compares the rights in FOLDER with the calls: fails if a right was never used, unless
+#                                            e2e/rights-unused.txt says why, and if a call was refused for want of a right that the
+#                                            chart does not give
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 namespace=spillway-e2e
@@ -50,7 +51,7 @@ grant() {
 revoke() {
     kubectl delete -f "$folder/roles.json" -f "$folder/teams.json" > /dev/null
     kubectl delete namespace "$namespace" > /dev/null
-    rm -r "$folder"
+    rm "$folder/controller.kubeconfig" "$folder/gateway.kubeconfig"
 }
 
 # Each right as a line: ACCOUNT GROUP RESOURCE NAME VERB. The group of the core is `core`. NAME -: any.

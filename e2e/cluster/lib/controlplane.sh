@@ -32,15 +32,13 @@ rules:
 Y
 }
 
-# OwnerReferencesPermissionEnforcement is on in OpenShift: whoever makes an object that blocks the deletion of its owner needs a right to
-# the owner's finalizers.
 # start_apiserver NAME PORT AUDIT_LOG [FLAG...]
 start_apiserver() {
     local name=$1 port=$2 audit=$3 flags; shift 3
     read -ra flags <<< "${APISERVER_FLAGS:-}"
     start "$name" "$BIN/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 --bind-address="$IP" --secure-port="$port" --advertise-address="$IP" \
         --service-cluster-ip-range="$SVC_CIDR" --authorization-mode=Node,RBAC --allow-privileged=true \
-        --enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement --client-ca-file="$P/ca.crt" \
+        --enable-admission-plugins=NodeRestriction --client-ca-file="$P/ca.crt" \
         --tls-cert-file="$P/apiserver.crt" --tls-private-key-file="$P/apiserver.key" \
         --kubelet-certificate-authority="$P/ca.crt" --kubelet-preferred-address-types=InternalIP,Hostname \
         --kubelet-client-certificate="$P/apiserver-kubelet-client.crt" --kubelet-client-key="$P/apiserver-kubelet-client.key" \
