@@ -1,7 +1,7 @@
 //! The processes of a pod on the node, where the tests run as root. So a test can do what no process inside the pod
 //! can: stop the sidecar, or kill the supervisor.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,6 +15,12 @@ pub struct Process {
     pub command: String,
     /// Its state, one letter as in `stat`.
     pub state: char,
+}
+
+/// A file of the node. The node of the local cluster has the files of the machine.
+pub fn file(path: &str) -> PathBuf {
+    let root = std::env::var_os("SPILLWAY_NODE_ROOT").unwrap_or_else(|| "/".into());
+    PathBuf::from(root).join(path.trim_start_matches('/'))
 }
 
 /// Every process of the pod with this uid, by its control group.
