@@ -71,9 +71,7 @@ async fn folder(namespace: &TestNamespace) -> PathBuf {
     let claim = namespace.api::<PersistentVolumeClaim>().get(CLAIM).await.expect("the claim");
     let name = claim.spec.and_then(|spec| spec.volume_name).expect("it is bound");
     let volume = Api::<PersistentVolume>::all(namespace.client.clone()).get(&name).await.expect("its volume");
-    let spec = volume.spec.expect("a spec");
-    let path = spec.local.map(|local| local.path).or(spec.host_path.map(|host| host.path)).expect("a folder of the node");
-    node::file(&path).join(FOLDER)
+    node::folder_of(&volume.spec.expect("a spec")).join(FOLDER)
 }
 
 fn content(folder: &Path, path: &str) -> Option<String> {

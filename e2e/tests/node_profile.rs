@@ -16,13 +16,16 @@ use spillway_sandbox::profile::{self, PROFILE_BYTES};
 use crate::sandbox::wait_for_sandbox;
 use crate::support::exec::sh;
 use crate::support::work::{UNTIL_TOLD, holder};
-use crate::support::{TestNamespace, check_state, eventually};
+use crate::support::{TestNamespace, check_state, eventually, node};
 
 /// Calls that the policy refuses, and the container runtime's default profile allows.
 const PROBES: [&str; 7] = ["vmsplice", "aio", "name-to-handle", "segment-table", "secret-memory", "ping", "mptcp"];
 
-/// The folder of seccomp profiles of the local cluster's kubelet, which the tests see: they run on the node.
+/// The folder of seccomp profiles of the kubelet, on the node. The kubelet of the local cluster has one in the cluster's state.
 fn seccomp_folder() -> PathBuf {
+    if node::has_own_files() {
+        return "/var/lib/kubelet/seccomp".into();
+    }
     let kubeconfig = PathBuf::from(std::env::var_os("KUBECONFIG").expect("run this by `make e2e`"));
     let state = kubeconfig.parent().and_then(|folder| folder.parent()).expect("the cluster's state folder");
     state.join("kubelet/seccomp")
@@ -60,7 +63,7 @@ fn chart(name: &str, namespace: &str) -> String {
     rendered.replace(once, &format!("{once}            - --interval=1\n"))
 }
 
-async fn node(room: &TestNamespace) -> Node {
+async fn only_node(room: &TestNamespace) -> Node {
     // Nodes of KWOK run nothing.
     let all = Api::<Node>::all(room.client.clone()).list(&ListParams::default()).await.expect("nodes").items;
     all.into_iter().find(|node| !node.annotations().contains_key("kwok.x-k8s.io/node")).expect("a real node")
@@ -94,8 +97,8 @@ async fn a_pool_runs_under_the_profile_of_its_node() {
     let operator = room.operator("one");
     operator.leads(&room).await;
     let label = node_profile_label(profile::version());
-    let file = seccomp_folder().join(profile::path());
-    let name = node(&room).await.name_any();
+    let file = node::file(&seccomp_folder().join(profile::path()));
+    let name = only_node(&room).await.name_any();
     // Remains of a run that failed.
     succeeded(kubectl(&["label", "node", &name, &format!("{label}-")], ""));
     let _ = std::fs::remove_file(&file);
@@ -120,7 +123,7 @@ async fn a_pool_runs_under_the_profile_of_its_node() {
     let objects = chart(&room.namespace, &privileged);
     succeeded(kubectl(&["apply", "-f", "-"], &objects));
     eventually("the node has the label", async || {
-        let node = node(&room).await;
+        let node = only_node(&room).await;
         check_state(labelled(&node) == [label.as_str()], || format!("{:?}", node.labels()))
     })
     .await;
@@ -169,14 +172,14 @@ async fn a_pool_runs_under_the_profile_of_its_node() {
     // A label without its file is removed, also that of another version.
     succeeded(kubectl(&["label", "node", &name, &format!("{old}=installed")], ""));
     eventually("the untrue label is removed", async || {
-        let node = node(&room).await;
+        let node = only_node(&room).await;
         check_state(labelled(&node) == [label.as_str()], || format!("{:?}", node.labels()))
     })
     .await;
 
     // Without the DaemonSet label and file stay, so that a kubelet that starts again keeps the agent. Without the label a new one waits.
     succeeded(kubectl(&["-n", &privileged, "delete", &daemon, "--cascade=foreground"], ""));
-    assert_eq!(labelled(&node(&room).await), [label.as_str()]);
+    assert_eq!(labelled(&only_node(&room).await), [label.as_str()]);
     assert_eq!(std::fs::read(&file).expect("the file stays"), PROFILE_BYTES);
     succeeded(kubectl(&["label", "node", &name, &format!("{label}-")], ""));
     for item in ["bug", "other"] {

@@ -2,6 +2,7 @@
 //! that no agent can read. The deploy server is real, and refuses who has no credential.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -326,8 +327,9 @@ async fn deny_calls_on_a_full_audit_volume(scene: &Scene, agent: &str) {
     volume.make_room();
     let answer = call().await;
     assert!(answer.contains("deployed v21"), "{answer}");
-    let verified = volume.run(&[env!("CARGO_BIN_EXE_spillway"), "bridge", "audit", "verify", &log]);
-    assert!(verified.as_ref().is_ok_and(|said| said.contains("whole and in order")), "{verified:?}");
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_spillway"));
+    let verified = verify.args(["bridge", "audit", "verify", &volume.file_from_outside("audit.jsonl")]).output().expect("it starts");
+    assert!(String::from_utf8_lossy(&verified.stdout).contains("whole and in order"), "{verified:?}");
     volume.remove().await;
 }
 

@@ -3,7 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 use rustix::process::{Pid, Signal, kill_process};
+
+/// The cluster's command `run` sets it if the node has files of its own.
+const ROOT_VARIABLE: &str = "SPILLWAY_NODE_ROOT";
 
 /// A process of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,10 +21,22 @@ pub struct Process {
     pub state: char,
 }
 
-/// A file of the node. The node of the local cluster has the files of the machine.
-pub fn file(path: &str) -> PathBuf {
-    let root = std::env::var_os("SPILLWAY_NODE_ROOT").unwrap_or_else(|| "/".into());
-    PathBuf::from(root).join(path.trim_start_matches('/'))
+/// Whether the node has files of its own. The node of the local cluster has those of the machine.
+pub fn has_own_files() -> bool {
+    std::env::var_os(ROOT_VARIABLE).is_some()
+}
+
+/// A file of the node, with its absolute path there.
+pub fn file(path: &Path) -> PathBuf {
+    let root = std::env::var_os(ROOT_VARIABLE).unwrap_or_else(|| "/".into());
+    Path::new(&root).join(path.strip_prefix("/").expect("an absolute path"))
+}
+
+/// The folder of a volume of the node. Provisioners make either kind.
+pub fn folder_of(volume: &PersistentVolumeSpec) -> PathBuf {
+    let local = volume.local.as_ref().map(|local| &local.path);
+    let path = local.or(volume.host_path.as_ref().map(|host| &host.path)).expect("a folder of the node");
+    file(Path::new(path))
 }
 
 /// Every process of the pod with this uid, by its control group.

@@ -52,7 +52,12 @@ impl SmallVolume {
         self.path.join(name).display().to_string()
     }
 
-    /// Runs a program where the volume is mounted; returns what it prints.
+    /// Path of a file of the volume, for programs of the machine.
+    pub fn file_from_outside(&self, name: &str) -> String {
+        format!("/proc/{}/root{}", self.kubelet, self.file(name))
+    }
+
+    /// Runs a program of the node where the volume is mounted; returns what it prints.
     pub fn run(&self, words: &[&str]) -> Result<String, String> {
         let output = self.on_node(words);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase;
 use spillway::api::{WorkItem, WorkQueue};
 
-use super::{TestNamespace, check_state, eventually, within};
+use super::{TestNamespace, check_state, eventually, node, within};
 
 /// A program that takes its task from standard input and runs `script` with it in `$task`.
 pub fn each_item(script: &str) -> Value {
@@ -194,12 +194,11 @@ impl Volumes {
             while let Some(event) = events.next().await {
                 let (Event::Apply(volume) | Event::InitApply(volume)) = event.expect("the test's own watch holds") else { continue };
                 let (name, spec) = (volume.name_any(), volume.spec.unwrap_or_default());
-                let ours = spec.claim_ref.and_then(|claim| claim.namespace).is_some_and(|of| of == namespace);
-                let path = spec.local.map(|local| PathBuf::from(local.path));
+                let ours = spec.claim_ref.as_ref().and_then(|claim| claim.namespace.as_ref()).is_some_and(|of| *of == namespace);
                 if ours && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete") {
                     let patch = Patch::Merge(json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
                     api.patch(&name, &PatchParams::default(), &patch).await.expect("the volume is retained");
-                    volumes.lock().expect("not poisoned").insert(name, path.expect("a local volume"));
+                    volumes.lock().expect("not poisoned").insert(name, node::folder_of(&spec));
                 }
             }
         });
