@@ -1,6 +1,6 @@
 module spillway.dev/e2e/flux/helm-controller
 
-go 1.27.3
+go 1.26.0
 
 replace github.com/opencontainers/go-digest => github.com/opencontainers/go-digest v1.0.1-0.20231025023718-d50d2fec9c98
 

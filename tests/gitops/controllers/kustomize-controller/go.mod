@@ -1,6 +1,6 @@
 module spillway.dev/e2e/flux/kustomize-controller
 
-go 1.26.8
+go 1.26.0
 
 replace github.com/opencontainers/go-digest => github.com/opencontainers/go-digest v1.0.1-0.20220411205349-bde1400a84be
 
