@@ -57,8 +57,9 @@ RUN mkdir -p /out/bin /out/etc /out/tmp /out/proc /out/sys /out/dev /out/root /o
  && for a in $(/bin/busybox --list); do [ "$a" = busybox ] || ln -s busybox "/out/bin/$a"; done \
  && install -m 755 /tmp/openai/codex-linux-*/vendor/*-linux-musl/bin/codex* /tmp/openai/codex-linux-*/vendor/*-linux-musl/codex-path/rg /out/bin/ \
  && rm -f /out/bin/bash \
- && for f in /usr/bin/bash /usr/bin/git $(ldd /usr/bin/bash /usr/bin/git | grep -oE '/[^ :]+' | sort -u); do \
-      [ -e "/out$f" ] || install -D -m 755 "$f" "/out$f"; done \
+ && programs="/usr/bin/bash /usr/bin/git /usr/lib/git-core/git-remote-http" \
+ && for f in $programs $(ldd $programs | grep -oE '/[^ :]+' | sort -u); do [ -e "/out$f" ] || install -D -m 755 "$f" "/out$f"; done \
+ && ln -s git-remote-http /out/usr/lib/git-core/git-remote-https \
  && ln -s ../usr/bin/bash /out/bin/bash && ln -s ../../bin/busybox /out/usr/bin/env \
  && mkdir -p /out/usr/lib/locale && cp -r /usr/lib/locale/C.utf8 /out/usr/lib/locale/ \
  && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ca-certificates.crt \
