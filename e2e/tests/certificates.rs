@@ -44,16 +44,21 @@ async fn store_authorities(room: &TestNamespace, first_ends: u64, second_signs: 
 #[tokio::test]
 async fn a_new_authority_signs_and_then_is_alone_and_the_agent_goes_on() {
     let room = TestNamespace::open("authority").await;
-    store_authorities(&room, 240, 90).await;
+    store_authorities(&room, 300, 120).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
+    eventually("the first authority signs", async || {
+        let there = room.api::<Secret>().get_opt(GATEWAY).await.map_err(|error| error.to_string())?;
+        check_state(there.is_some(), || "no Secret".into())
+    })
+    .await;
+    let before = certificates(&room, GATEWAY).await;
+    assert_eq!(before["ca.crt"].matches("BEGIN CERTIFICATE").count(), 2);
     room.apply_queue("bugs", json!({})).await;
     room.apply_workers("workers", &["bugs"], "true", json!({"replicas": 1})).await;
     room.submit("bugs", "before", json!({})).await;
     room.wait_for_item_phase("before", Succeeded).await;
     let agent = room.list::<Agent>().await.remove(0);
-    let before = certificates(&room, GATEWAY).await;
-    assert_eq!(before["ca.crt"].matches("BEGIN CERTIFICATE").count(), 2);
 
     let signed = eventually("the second authority signs", async || {
         let now = certificates(&room, GATEWAY).await;
