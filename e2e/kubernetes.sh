@@ -108,7 +108,7 @@ try() {
         grep -E '^(FAIL|test .*FAILED|Error|error)' "$log" | head -n 20 || tail -n 20 "$log"
         if [ "${E2E_KEEP:-}" = 1 ]; then echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A" >&2; exit 1; fi
         # An operator that is left would disturb the others.
-        [ "$name" != "${areas[0]%%|*}" ] || { fresh && kubectl_ apply --server-side -k crds > /dev/null; } || return 1
+        [ "$name" != "${areas[0]%%|*}" ] || { fresh && "${cluster[@]}" run e2e/crds.sh; } || return 1
     done
     "${cluster[@]}" down
     return $good

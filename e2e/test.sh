@@ -38,11 +38,11 @@ step "building the tests"
 cargo test --workspace --locked --test e2e --no-run
 
 step "starting the clusters $shared and $lonely"
+# As in OpenShift: who makes an object that blocks the deletion of its owner needs a right to the owner's finalizers.
+[ "${E2E_LONG:-}" != 1 ] || export APISERVER_FLAGS="${APISERVER_FLAGS:-} --enable-admission-plugins=OwnerReferencesPermissionEnforcement"
 # Two cores carry all processes. Without the wait for the disk at each write, a slow test has a cause in our code.
 for name in "$shared" "$lonely"; do
     on "$name" "${cluster[@]}" down > /dev/null # remains of a failed run
-    # As in OpenShift: who makes an object that blocks the deletion of its owner needs a right to the owner's finalizers.
-    [ "${E2E_LONG:-}" != 1 ] || export APISERVER_FLAGS=--enable-admission-plugins=OwnerReferencesPermissionEnforcement
     ETCD_FSYNC=off on "$name" "${cluster[@]}" up
     on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar target/images/git-agent.tar target/images/attack-agent.tar
 done

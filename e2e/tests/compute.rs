@@ -93,6 +93,10 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
     .await;
     apply_budget(&room, "team", json!({"tokens": {"limits": [{"name": "daily", "tokens": 1000, "window": "Day"}]}})).await;
     gone::<ResourceQuota>(&room, "spillway-team").await;
+    apply_budget(&room, "team", json!({"compute": {"hard": {"pods": "50"}}})).await;
+    quota_says(&room, "spillway-team", "50").await;
+    room.api::<Budget>().delete("team", &DeleteParams::default()).await.expect("deleted");
+    gone::<ResourceQuota>(&room, "spillway-team").await;
     room.close().await;
 }
 
