@@ -142,6 +142,9 @@ release-packages: ## install the Debian packages that `make release` needs
 
 release-tools: $(addprefix $(TOOLS)/bin/,regctl registry krew cosign helm cargo-sbom)
 
+# $(call go_tool,FOLDER,PACKAGE): a static program in Go, from a package that the module in FOLDER pins
+go_tool = cd $(1) && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$@" $(2)
+
 # Programs in Go, pinned by their modules. cosign takes a quarter of an hour on two cores.
 GO_TOOL_regctl := github.com/regclient/regclient/cmd/regctl
 GO_TOOL_registry := github.com/distribution/distribution/v3/cmd/registry
@@ -149,7 +152,7 @@ GO_TOOL_krew := sigs.k8s.io/krew/cmd/krew
 GO_TOOL_cosign := github.com/sigstore/cosign/v3/cmd/cosign
 $(addprefix $(TOOLS)/bin/,regctl registry krew cosign): $(TOOLS)/bin/%: release/tools/%/go.mod release/tools/%/go.sum
 	@echo "building $* (once)"
-	cd release/tools/$* && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$@" $(GO_TOOL_$*)
+	$(call go_tool,release/tools/$*,$(GO_TOOL_$*))
 
 # The version that the cluster has
 $(TOOLS)/bin/helm: e2e/cluster/mods/kubernetes/go.mod e2e/cluster/mods/kubernetes/go.sum
@@ -264,7 +267,7 @@ e2e-gitops: images ## Argo CD's engine syncs the operator and a team from a git 
 FLUX := source-controller kustomize-controller helm-controller
 $(addprefix $(TOOLS)/bin/,$(FLUX)): $(TOOLS)/bin/%: tests/gitops/controllers/%/go.mod tests/gitops/controllers/%/go.sum
 	@echo "building $* (once; some minutes)"
-	cd tests/gitops/controllers/$* && PATH="$$PATH:/usr/local/go/bin" CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$@" github.com/fluxcd/$*
+	$(call go_tool,tests/gitops/controllers/$*,github.com/fluxcd/$*)
 
 e2e-flux: PROFILE = quick
 e2e-flux: images $(addprefix $(TOOLS)/bin/,registry $(FLUX)) ## Flux's controllers sync the operator from a registry and a team from a git server; a cluster of its own

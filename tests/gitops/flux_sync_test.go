@@ -26,7 +26,6 @@ import (
 type flux struct {
 	t          *testing.T
 	repository *repository
-	programs   string
 	registry   string
 }
 
@@ -34,16 +33,16 @@ type flux struct {
 func startFlux(t *testing.T, programs, logs string, repository *repository) *flux {
 	t.Helper()
 	addresses := freeAddresses(t, 2)
-	f := &flux{t, repository, programs, addresses[0]}
+	f := &flux{t, repository, addresses[0]}
 	files := addresses[1]
-	start := func(name string, arguments ...string) {
+	start := func(program string, arguments ...string) {
 		t.Helper()
-		log, err := os.Create(filepath.Join(logs, name+".log"))
+		log, err := os.Create(filepath.Join(logs, filepath.Base(program)+".log"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		command := exec.Command(filepath.Join(programs, name), arguments...)
-		command.Env = append(os.Environ(), "RUNTIME_NAMESPACE=flux-system", "SOURCE_CONTROLLER_LOCALHOST="+files, "OTEL_TRACES_EXPORTER=none")
+		command := exec.Command(program, arguments...)
+		command.Env = append(os.Environ(), "RUNTIME_NAMESPACE=flux-system", "SOURCE_CONTROLLER_LOCALHOST="+files)
 		command.Stdout, command.Stderr = log, log
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
@@ -54,16 +53,12 @@ func startFlux(t *testing.T, programs, logs string, repository *repository) *flu
 			_ = log.Close()
 		})
 	}
-	settings := filepath.Join(t.TempDir(), "registry.yaml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: warn}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", t.TempDir(), f.registry)
-	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	start("registry", "serve", settings)
-	start("source-controller", "--metrics-addr=0", "--health-addr=127.0.0.1:0", "--storage-path="+t.TempDir(), "--storage-addr="+files,
-		"--storage-adv-addr="+files)
+	// It replaces itself by the registry, so the process that is ended is the registry.
+	start(root+"/release/registry.sh", f.registry, t.TempDir())
+	start(filepath.Join(programs, "source-controller"), "--metrics-addr=0", "--health-addr=127.0.0.1:0", "--storage-path="+t.TempDir(),
+		"--storage-addr="+files, "--storage-adv-addr="+files)
 	for _, name := range []string{"kustomize-controller", "helm-controller"} {
-		start(name, "--metrics-addr=0", "--health-addr=127.0.0.1:0")
+		start(filepath.Join(programs, name), "--metrics-addr=0", "--health-addr=127.0.0.1:0")
 	}
 	until(t, "the registry answers", func() (bool, string) {
 		answer, err := http.Get("http://" + f.registry + "/v2/")
@@ -238,7 +233,7 @@ func TestFlux(t *testing.T) {
 	kubectl(t, "scale", "agentpool/worker", "-n", "demo", "--replicas=2")
 	twoIdle := func() (bool, string) { names := f.agents(); return len(names) == 2, fmt.Sprint(names) }
 	until(t, "two agents are idle", twoIdle)
-	run(t, item, "kubectl", "apply", "-n", "demo", "-f", "-")
+	run(t, bugItem, "kubectl", "apply", "-n", "demo", "-f", "-")
 	kubectl(t, "wait", "workitem/fix-1", "-n", "demo", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=3m")
 	until(t, "both agents are idle again", twoIdle)
 	names := f.agents()
@@ -306,7 +301,7 @@ func TestFlux(t *testing.T) {
 	kubectl(t, "get", "crd", "agentpools.spillway.dev")
 }
 
-const item = `apiVersion: spillway.dev/v1alpha1
+const bugItem = `apiVersion: spillway.dev/v1alpha1
 kind: WorkItem
 metadata:
   name: fix-1
