@@ -135,7 +135,7 @@ release-push: toolchain release-tools ## push image and chart of target/release-
 release-test: toolchain release-tools ## install what `make release` pushed, by `helm install oci://`, into a local cluster of its own, and run agents there
 	@CLUSTER='$(CLUSTER)' e2e/way-in.sh '`make release-test`: Helm, from a registry (`oci://`)' release/test.sh "$(VERSION)"
 
-RELEASE_PACKAGES := rpm zip unzip help2man man-db ruby jq curl busybox-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
+RELEASE_PACKAGES := rpm zip unzip help2man man-db ruby jq curl python3-venv busybox-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
 	gcc-mingw-w64-x86-64 qemu-user-static
 release-packages: ## install the Debian packages that `make release` needs
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(RELEASE_PACKAGES) > /dev/null

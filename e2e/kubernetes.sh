@@ -49,10 +49,9 @@ install() {
         kubectl_ apply --server-side -k config/samples &&
         kubectl_ -n demo wait --for=condition=Ready agentpools --all --timeout=5m &&
         kubectl_ -n demo wait --for=condition=Complete workitem/release-notes --timeout=5m &&
-        refused_nothing && kubectl_ delete -k config/samples --timeout=3m &&
+        "${cluster[@]}" run e2e/refused-nothing.sh && kubectl_ delete -k config/samples --timeout=3m &&
         helm_ uninstall spillway --namespace spillway-system --wait --timeout 3m
 }
-refused_nothing() { ! kubectl_ -n spillway-system logs -l app.kubernetes.io/name=spillway --tail=-1 | grep -i forbidden; }
 
 # --- what the servers say of themselves ----------------------------------------------------------------------------------
 # feature NAME : whether the API server has it, by its own metrics

@@ -13,8 +13,8 @@ set +e
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package_version=${version/-/\~}
-# cosign's own message, which a missing program does not print
-wrong='error during command execution'
+# A missing program, key or file gives another message.
+wrong='failed to verify signature'
 
 # --- the files, their checksums, signatures and provenance --------------------------------------------------------------
 expected() {

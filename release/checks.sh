@@ -5,8 +5,11 @@ ok() { passed=$((passed + 1)); echo "ok   $*"; }
 bad() { failed=$((failed + 1)); echo "FAIL $1"; [ $# -lt 2 ] || echo "     ${2//$'\n'/$'\n'     }"; }
 # check NAME CMD... : passes when CMD succeeds. Its errors end it at once.
 check() {
-    local name=$1 output; shift
-    if output=$(set -e; "$@" 2>&1); then ok "$name"; else bad "$name" "$(tail -n 15 <<<"$output")"; fi
+    local name=$1 output status; shift
+    # Bash ignores `set -e` in the condition of an `if`.
+    output=$(set -e; "$@" 2>&1)
+    status=$?
+    if [ "$status" = 0 ]; then ok "$name"; else bad "$name" "$(tail -n 15 <<<"$output")"; fi
 }
 # refused NAME TEXT CMD... : passes when CMD fails and its message holds TEXT
 refused() {

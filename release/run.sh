@@ -5,6 +5,7 @@
 #   release/run.sh VERSION      `make release VERSION=...` calls it and builds the tools
 #
 # REGISTRY, BASE_URL, SOURCE_URL, COSIGN_KEY, COSIGN_PASSWORD, MAINTAINER, BUILDER_ID: docs/how-to/release.md
+# SKIP_BINARIES=1: a dry run with the programs that the run before built
 # shellcheck source=release/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

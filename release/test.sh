@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs a release as a user does, into a local cluster of its own, by the commands of docs/how-to/managed.md and air-gapped.md: the node
-# pulls the image of the operator from a registry, and Helm installs the chart from it. The plugin of the archive shows the agents.
+# Installs a release as a user does, into a local cluster of its own, by the commands of docs/how-to/install.md, managed.md and
+# air-gapped.md: cosign verifies the files and the image, the node pulls the image from a registry, and Helm installs the chart from it.
+# The plugin of the archive shows the agents.
 #
 #   release/test.sh VERSION      after `make release`; needs root. `make release-test` calls it
 #
@@ -42,7 +43,7 @@ done
 
 # The programs that the pages name. helm is told that this registry has no certificate, and that is the only change to the commands.
 mkdir -p "$work/bin" "$work/files"
-ln -s "$tools/regctl" "$work/bin/regctl"
+ln -s "$tools/regctl" "$tools/cosign" "$work/bin/"
 cat > "$work/bin/helm" <<H
 #!/bin/sh
 case "\$*" in *oci://*) exec "$tools/helm" "\$@" --plain-http ;; *) exec "$tools/helm" "\$@" ;; esac
@@ -65,6 +66,7 @@ page() {
 pods() { inside kubectl get pods -n "$1" -o json | jq -r "$2"; }
 digest=$(image_digest)
 set +e
+check "the page install.md: From a release" page install.md "From a release" "$registry" "$PWD/$dist"
 for part in "What the cluster must do" Install "Run agents"; do
     check "the page managed.md: $part" page managed.md "$part" "$registry" "$PWD"
 done
@@ -83,7 +85,7 @@ check "the plugin lists the agents" equal 2 "$(inside env PATH="$work/krew/bin:$
 check "the page managed.md: Remove it" page managed.md "Remove it" "$registry" "$PWD"
 
 # The cluster's network has no egress. The image goes to another name, which the node has not pulled.
-cp "$dist/SHA256SUMS" "$dist/spillway-$version.tgz" "$dist/spillway-image-$version.oci.tar" "$work/files/"
+cp "$dist"/{cosign.pub,SHA256SUMS,SHA256SUMS.sigstore.json} "$dist/spillway-$version.tgz" "$dist/spillway-image-$version.oci.tar" "$work/files/"
 for part in "Bring the files in" Install; do
     check "the page air-gapped.md: $part" page air-gapped.md "$part" "$registry/inside" "$work/files"
 done

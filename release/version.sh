@@ -19,6 +19,8 @@ missing=()
 [ -z "$(git status --porcelain --untracked-files=normal)" ] || missing+=("files are changed since the commit")
 release/notes.sh "$version" > /dev/null 2>&1 || missing+=("CHANGELOG.md has no section $version")
 [[ $base_url != https://example.com/* ]] || missing+=("BASE_URL is not set")
+! is_local || missing+=("REGISTRY is not set to one that others reach")
+[ -z "${SKIP_BINARIES:-}" ] || missing+=("SKIP_BINARIES takes programs that may be of another commit")
 if is_tagged; then
     [ ${#missing[@]} = 0 ] || die "the commit has the tag $tag, but $(printf '%s; ' "${missing[@]}" | sed 's/; $//')"
 else

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The life of a release on a real cluster, with agents at work: install from an earlier chart, upgrade to this one, roll back, upgrade
-# again, `helm test`, uninstall, install again over the objects that were kept, and two releases for two namespaces. `make
-# chart-lifecycle` makes a cluster and runs it there with Helm 3 and Helm 4.
+# again, `helm test`, uninstall, install again over the objects that were kept, and two releases for two namespaces. Commands of
+# docs/how-to/install.md are run as they stand there. `make chart-lifecycle` makes a cluster and runs it there with Helm 3 and Helm 4.
 #
 #   tests/chart-lifecycle.sh [HELM...]     programs on PATH (default: helm, and helm4 if it is there)
+#   tests/chart-lifecycle.sh --from        prints the commit with the earlier chart
 #
 # CHART_FROM: the commit with the earlier chart (default: the last one whose chart differs from this one's).
 # IMAGE, FROM_IMAGE: the operator's images for this chart and for the earlier one, as NAME:TAG (default: localhost/spillway/spillway:dev
@@ -13,16 +14,17 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 image=${IMAGE:-localhost/spillway/spillway:dev}
 from_image=${FROM_IMAGE:-$image}
-system=spillway-life-system team=spillway-life work=$(mktemp -d)
+system=spillway-system team=spillway-life work=$(mktemp -d)
 [ $# -gt 0 ] || { set -- helm; ! command -v helm4 > /dev/null || set -- helm helm4; }
+if [ -z "${CHART_FROM:-}" ]; then
+    if git diff --quiet HEAD -- charts/spillway; then CHART_FROM=$(git log -1 --format=%h -- charts/spillway)^; else CHART_FROM=HEAD; fi
+fi
+if [ "${1:-}" = --from ]; then echo "$CHART_FROM"; exit; fi
 for tool in "$@" kubectl jq git; do
     command -v "$tool" > /dev/null || { echo "chart-lifecycle: $tool is not on PATH. Try: make chart-lifecycle" >&2; exit 2; }
 done
 export HELM_CACHE_HOME=$work/helm/cache HELM_CONFIG_HOME=$work/helm/config HELM_DATA_HOME=$work/helm/data
 
-if [ -z "${CHART_FROM:-}" ]; then
-    if git diff --quiet HEAD -- charts/spillway; then CHART_FROM=$(git log -1 --format=%h -- charts/spillway)^; else CHART_FROM=HEAD; fi
-fi
 mkdir "$work/from"
 git archive "$CHART_FROM" charts/spillway | tar -x -C "$work/from" || exit 2
 earlier=$work/from/charts/spillway this=charts/spillway
@@ -45,7 +47,7 @@ in_team() { kubectl -n "$team" "$@"; }
 finish() {
     local namespace name
     # A failure may leave a release whose operator is gone.
-    for name in spillway-life one two; do helm uninstall "$name" --no-hooks --ignore-not-found -n "$system" --wait; done
+    for name in spillway one two; do helm uninstall "$name" --no-hooks --ignore-not-found -n "$system" --wait; done
     for namespace in "$team" "$team-two"; do
         for name in $(kubectl -n "$namespace" get agents -o name 2> /dev/null); do
             kubectl -n "$namespace" patch "$name" --type=merge -p '{"metadata":{"finalizers":null}}'
@@ -58,12 +60,22 @@ finish() {
 } > /dev/null 2>&1
 trap finish EXIT
 
+# --- the page --------------------------------------------------------------------------------------------------------
+# use HELM : the page's `helm` is this program
+use() { mkdir -p "$work/bin"; ln -sf "$(command -v "$1")" "$work/bin/helm"; }
+# page HEADING [VARIABLE=VALUE...] : runs the commands of docs/how-to/install.md below this heading, and stops at the first that fails
+page() {
+    local commands
+    commands=$(e2e/page-commands.sh docs/how-to/install.md "$1") || return 1
+    env "${@:2}" PATH="$work/bin:$PATH" bash -euo pipefail -c "$commands"
+}
+
 # --- a release --------------------------------------------------------------------------------------------------------
 # release HELM COMMAND CHART [FLAGS...] : installs or upgrades
 release() {
     local helm=$1 command=$2 chart=$3 of=$image; shift 3
     [ "$chart" = "$this" ] || of=$from_image
-    "$helm" "$command" spillway-life "$chart" -n "$system" --set fullnameOverride=spillway --set "image.repository=${of%:*}" --set "image.tag=${of##*:}" \
+    "$helm" "$command" spillway "$chart" -n "$system" --set "image.repository=${of%:*}" --set "image.tag=${of##*:}" \
         --set "podAnnotations.of=$(basename "$(dirname "$(dirname "$chart")")")" --wait --timeout 4m "$@"
 }
 
@@ -146,7 +158,7 @@ none_left() {
     local left
     left=$(kubectl get agents -A -o name; in_team get pods -o name
         kubectl -n "$system" get deployments,replicasets,pods,jobs,services,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets -o name | grep -vE '/(default|kube-root-ca.crt)$'
-        kubectl get clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings -l app.kubernetes.io/instance=spillway-life -o name)
+        kubectl get clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings -l app.kubernetes.io/instance=spillway -o name)
     [ -z "$left" ] || { echo "left: $left"; return 1; }
 }
 kept() { [ "$(in_team get agentpools,workqueues -o name | wc -l)" = 3 ] && [ "$(in_team get workitems a b c -o name | wc -l)" = 3 ]; }
@@ -159,6 +171,7 @@ life() {
     echo "== ${as%%+*}"
     kubectl create namespace "$system" > /dev/null
     kubectl label namespace "$system" pod-security.kubernetes.io/enforce=restricted > /dev/null
+    use "$helm"
     check "$helm installs the earlier chart" release "$helm" install "$earlier"
     check "pools, a queue and items are taken" pools "$team"
     items > /dev/null
@@ -166,23 +179,23 @@ life() {
     keep_snapshot > /dev/null
     check "$helm upgrades to this chart" release "$helm" upgrade "$this"
     served "upgrade"
-    check "$helm test passes" says "Phase:          Succeeded" "$helm" test spillway-life -n "$system" --timeout 2m
-    check "$helm rolls back" "$helm" rollback spillway-life 1 -n "$system" --wait --timeout 4m
+    check "$helm test passes" says "Phase:          Succeeded" "$helm" test spillway -n "$system" --timeout 2m
+    check "$helm rolls back, as the page says" page "Roll back" REVISION=1
     served "rollback"
-    check "$helm upgrades again" release "$helm" upgrade "$this"
+    check "$helm upgrades again, as the page says" page Upgrade "TAG=${image##*:}"
     served "second upgrade"
     check "$helm upgrades to the same chart" release "$helm" upgrade "$this"
     # The agent of the short item may not be shown as idle yet.
     check "agents are at work still" within 60 at_work
-    check "$helm uninstalls, with agents at work" "$helm" uninstall spillway-life -n "$system" --wait --timeout 5m
+    check "$helm uninstalls, with agents at work" "$helm" uninstall spillway -n "$system" --wait --timeout 5m
     check "no agent, no pod and no object of the release is left" within 60 none_left
     check "pools, the queue and items are kept" kept
     check "$helm installs this chart over them" release "$helm" install "$this"
     check "agents are at work on the kept items" within 120 at_work
     check "uninstall has counted no failure and no loss of an item" nothing_counted
-    check "$helm test passes again" says "Phase:          Succeeded" "$helm" test spillway-life -n "$system" --timeout 2m
+    check "$helm test passes again" says "Phase:          Succeeded" "$helm" test spillway -n "$system" --timeout 2m
     refusal "$helm"
-    check "$helm uninstalls again" "$helm" uninstall spillway-life -n "$system" --wait --timeout 5m
+    check "$helm uninstalls again" "$helm" uninstall spillway -n "$system" --wait --timeout 5m
     check "nothing is left again" within 60 none_left
     check "the namespace of the team can be deleted" kubectl delete namespace "$team" --timeout=1m
     check "the release's own too" kubectl delete namespace "$system" --timeout=1m
@@ -207,20 +220,18 @@ spec:
 Y
     check "an agent runs that ignores SIGTERM" within 60 slow_runs
     release "$helm" upgrade "$this" --set uninstall.timeoutSeconds=20 > /dev/null
-    check "uninstall fails where an agent does not end in time" refused "spillway-uninstall" "$helm" uninstall spillway-life -n "$system" --wait --timeout 5m
+    check "uninstall fails where an agent does not end in time" refused "spillway-uninstall" "$helm" uninstall spillway -n "$system" --wait --timeout 5m
     check "its log names the agent" says "slow-" kubectl -n "$system" logs job/spillway-uninstall
     check "and the release still runs" deployments_ready
     check "pools say why they have no agents" says OperatorRemoval in_team get agentpools
-    # The way back: see docs/how-to/install.md.
-    check "agents are back after the variable is reset" resumed "$helm"
+    check "the page has the way back" page "When agents do not end" "REVISION=$("$helm" history spillway -n "$system" -o json | jq '.[-1].revision')"
+    check "agents are back" within 120 at_work
+    check "and the release can be upgraded" release "$helm" upgrade "$this"
     in_team delete agentpool slow --wait > /dev/null
     check "the agent ends" within 90 no_slow
 }
 slow_runs() { in_team get agents -o json | jq -e '[.items[] | select(.spec.poolRef.name == "slow" and .status.phase == "Idle")] | length == 1'; }
 no_slow() { in_team get agents -o json | jq -e '[.items[] | select(.spec.poolRef.name == "slow")] | length == 0'; }
-resumed() {
-    kubectl -n "$system" set env deployment/spillway SPILLWAY_END_AGENTS=false && kubectl -n "$system" rollout status deployment/spillway --timeout=2m && within 120 at_work
-}
 
 # --- two releases for two namespaces ----------------------------------------------------------------------------------
 two() {
@@ -263,13 +274,36 @@ across() {
     keep_snapshot > /dev/null
     check "$second upgrades" release "$second" upgrade "$this" --set podAnnotations.by=second
     served "upgrade"
-    check "$second rolls back" "$second" rollback spillway-life 1 -n "$system" --wait --timeout 4m
+    check "$second rolls back" "$second" rollback spillway 1 -n "$system" --wait --timeout 4m
     served "rollback"
-    check "$second uninstalls, with agents at work" "$second" uninstall spillway-life -n "$system" --wait --timeout 5m
+    check "$second uninstalls, with agents at work" "$second" uninstall spillway -n "$system" --wait --timeout 5m
     check "nothing is left" within 60 none_left
     for namespace in "$team" "$system"; do kubectl delete namespace "$namespace" --timeout=1m > /dev/null; done
 }
 
+# --- from nothing to nothing, by the page -------------------------------------------------------------------------------
+by_the_page() {
+    echo "== by the page"
+    use "$1"
+    check "the page installs" page Helm "REGISTRY=${image%/*}" "TAG=${image##*:}"
+    check "pools, a queue and items are taken" pools "$team"
+    items > /dev/null
+    check "agents are at work" within 120 at_work
+    check "the page removes everything" page Remove "TEAM=$team"
+    check "no object of the release is left" within 60 none_left
+    check "no kind of Spillway is left" none_of_ours
+    check "no object that the controller made is left" nothing_made
+    for namespace in "$team" "$system"; do check "namespace $namespace can be deleted" kubectl delete namespace "$namespace" --timeout=1m; done
+}
+none_of_ours() { local left; left=$(kubectl get crd -o name | grep '\.spillway\.dev$'); [ -z "$left" ] || { echo "left: $left"; return 1; }; }
+# Helm's own records and what Kubernetes makes in each namespace
+nothing_made() {
+    local left
+    left=$(for namespace in "$system" "$team"; do kubectl -n "$namespace" get secrets,leases,configmaps,networkpolicies -o name; done | grep -v kube-root-ca.crt)
+    [ -z "$left" ] || { echo "left: $left"; return 1; }
+}
+
+by_the_page "$1"
 for helm; do life "$helm"; done
 two "${!#}"
 [ $# -lt 2 ] || across "$1" "$2"

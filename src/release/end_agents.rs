@@ -4,6 +4,8 @@
 //! The Deployment of the controllers gets `SPILLWAY_END_AGENTS=true`. The leader then deletes all Agents and makes no new ones. Pools,
 //! queues, items and budgets stay. The setting ends with the Deployment, so the next installation continues with what was kept.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,6 +26,8 @@ const VARIABLE: &str = "SPILLWAY_END_AGENTS";
 const CONTAINER: &str = "controller";
 /// How many agents are named in messages.
 const NAMED_AGENTS: u32 = 5;
+/// How long a refusal may mean that the rights of this pod are not there yet. Argo CD creates the Job of a hook and its rights in no order.
+const RIGHTS_ARRIVE: Duration = Duration::from_secs(30);
 
 /// The command line of `spillway end-agents`.
 #[derive(clap::Args, Debug)]
@@ -52,24 +56,26 @@ pub async fn end_agents(arguments: EndAgentsArguments, stop: CancellationToken) 
     let deadline = Deadline::new(timeout, stop);
     let pools: Api<AgentPool> = served_objects(&client, only_namespace.as_deref());
     let agents: Api<Agent> = served_objects(&client, only_namespace.as_deref());
-    // The network of a new pod may open after its start.
-    let there = loop {
-        match pools_and_agents(&pools, &agents).await {
-            Ok(count) => break count,
-            Err(error) if error.class() != Class::Refused => {
-                println!("the API server cannot be asked: {error}; trying again");
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let begun = loop {
+        match begin(&pools, &agents, &deployments, &deployment).await {
+            Ok(begun) => break begun,
+            Err(error) if may_pass(error.class(), deadline.elapsed()) => {
+                println!("{error}; trying again");
                 if !deadline.next().await {
                     return Err(error).context(format!("after {timeout} s"));
                 }
             }
+            Err(error) if error.class() == Class::NotFound => {
+                return Err(error).context("only a running controller can end the agents that are left. Install Spillway again");
+            }
             Err(error) => return Err(error.into()),
         }
     };
-    if there == 0 {
+    if !begun {
         println!("there are no pools and no agents");
         return Ok(());
     }
-    set_variable(&Api::namespaced(client.clone(), &namespace), &deployment).await?;
     println!("set {VARIABLE}=true in Deployment/{deployment}: the controllers end all agents");
     let controllers: Api<Pod> = Api::namespaced(client, &namespace);
     let mut told = None;
@@ -110,8 +116,23 @@ struct Remaining {
     first: Vec<String>,
 }
 
-async fn pools_and_agents(pools: &Api<AgentPool>, agents: &Api<Agent>) -> Result<i64, Error> {
-    Ok(remaining(pools).await?.count.saturating_add(remaining(agents).await?.count))
+/// Whether an error at the beginning may pass by itself.
+fn may_pass(class: Class, elapsed: Duration) -> bool {
+    match class {
+        // The network of a new pod may open after its start.
+        Class::Unavailable | Class::Conflict => true,
+        Class::Refused => elapsed < RIGHTS_ARRIVE,
+        _ => false,
+    }
+}
+
+/// Tells the controllers to end all agents. False: there are no pools and no agents.
+async fn begin(pools: &Api<AgentPool>, agents: &Api<Agent>, deployments: &Api<Deployment>, deployment: &str) -> Result<bool, Error> {
+    if remaining(pools).await?.count == 0 && remaining(agents).await?.count == 0 {
+        return Ok(false);
+    }
+    set_variable(deployments, deployment).await?;
+    Ok(true)
 }
 
 /// The objects that are left. A kind that is not served has none.
@@ -130,17 +151,15 @@ where
     Ok(Remaining { count: i64::try_from(first.len()).unwrap_or(i64::MAX).saturating_add(more), first })
 }
 
-async fn set_variable(deployments: &Api<Deployment>, name: &str) -> anyhow::Result<()> {
-    let stored = deployments.get(name).await.with_context(|| {
-        format!("reading Deployment/{name}: only a running controller can end the agents that are left. Install Spillway again")
-    })?;
+async fn set_variable(deployments: &Api<Deployment>, name: &str) -> Result<(), Error> {
+    let stored = deployments.get(name).await.map_err(Error::of("reading the Deployment of the controllers"))?;
     // A release that is scaled to zero cannot end agents.
     let replicas = stored.spec.and_then(|spec| spec.replicas).unwrap_or(1).max(1);
     let env = json!([{"name": VARIABLE, "value": "true"}]);
     let template = json!({"spec": {"containers": [{"name": CONTAINER, "env": env}]}});
     let patch = json!({"spec": {"replicas": replicas, "template": template}});
     let params = PatchParams { field_manager: Some(managers::END_AGENTS.into()), ..PatchParams::default() };
-    deployments.patch(name, &params, &Patch::Strategic(patch)).await.with_context(|| format!("changing Deployment/{name}"))?;
+    deployments.patch(name, &params, &Patch::Strategic(patch)).await.map_err(Error::of("changing the Deployment of the controllers"))?;
     Ok(())
 }
 
@@ -194,6 +213,14 @@ mod tests {
         assert!(!ends_agents(&Pod::default()), "one of an earlier version");
         assert!(runs(&controller("false", "Pending")) && runs(&controller("false", "Running")));
         assert!(!runs(&controller("false", "Failed")), "an evicted one");
+    }
+
+    #[test]
+    fn rights_may_arrive_after_the_start() {
+        let late = RIGHTS_ARRIVE;
+        assert!(may_pass(Class::Refused, Duration::ZERO) && !may_pass(Class::Refused, late));
+        assert!(may_pass(Class::Unavailable, late), "until the command's own timeout");
+        assert!(!may_pass(Class::NotFound, Duration::ZERO), "a Deployment that is gone does not come back");
     }
 
     #[test]

@@ -47,6 +47,10 @@ impl Deadline {
         Self { began: Instant::now(), timeout: Duration::from_secs(seconds.into()), stop }
     }
 
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
     /// Waits until the next look. False: the time is over, or the process is to stop.
     async fn next(&self) -> bool {
         tokio::select! {

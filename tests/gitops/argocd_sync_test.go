@@ -1,211 +1,21 @@
 package gitops
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/cache"
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/diff"
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/engine"
 	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/health"
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/sync"
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/sync/common"
 	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/sync/syncwaves"
-	"github.com/argoproj/argo-cd/gitops-engine/v3/pkg/utils/kube"
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
-
-const (
-	// tracking marks an object of an Application, as Argo CD does.
-	tracking = "argocd.argoproj.io/tracking-id"
-	// attempt is how long the engine works on one sync before it begins anew.
-	attempt = 20 * time.Second
-)
-
-// application syncs one folder of a repository with Argo CD's engine.
-type application struct {
-	t              *testing.T
-	name           string
-	path           string
-	namespace      string
-	repository     *repository
-	engine         engine.GitOpsEngine
-	cache          cache.ClusterCache
-	client         dynamic.Interface
-	healthOverride health.HealthOverride
-}
-
-func newApplication(t *testing.T, config *rest.Config, name, path, namespace string, repository *repository) *application {
-	t.Helper()
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	clusters := cache.NewClusterCache(config, cache.SetLogr(logr.Discard()),
-		cache.SetPopulateResourceInfoHandler(func(object *unstructured.Unstructured, _ bool) (any, bool) {
-			mark := object.GetAnnotations()[tracking]
-			return mark, mark != ""
-		}))
-	made := engine.NewEngine(config, clusters, engine.WithLogr(logr.Discard()))
-	stop, err := made.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-	return &application{t, name, path, namespace, repository, made, clusters, client, argoSettings(t)}
-}
-
-// target clones the repository and builds the folder. Each object gets Argo CD's mark.
-func (a *application) target() ([]*unstructured.Unstructured, string) {
-	a.t.Helper()
-	clone := a.t.TempDir()
-	git(a.t, clone, "clone", "--quiet", a.repository.url, ".")
-	all := built(a.t, filepath.Join(clone, a.path))
-	for _, object := range all {
-		marks := object.GetAnnotations()
-		if marks == nil {
-			marks = map[string]string{}
-		}
-		marks[tracking] = a.name + ":" + object.GetKind() + "/" + object.GetName()
-		object.SetAnnotations(marks)
-	}
-	return all, git(a.t, clone, "rev-parse", "HEAD")
-}
-
-func (a *application) isManaged(resource *cache.Resource) bool {
-	mark, _ := resource.Info.(string)
-	return strings.HasPrefix(mark, a.name+":")
-}
-
-// sync brings the cluster to the state of the repository, with pruning. It ends as Argo CD's operation would: when every object is
-// applied, and with waves when every object is Healthy.
-func (a *application) sync(within time.Duration) ([]common.ResourceSyncResult, error) {
-	a.t.Helper()
-	target, revision := a.target()
-	context, cancel := context.WithTimeout(a.t.Context(), within)
-	defer cancel()
-	return a.engine.Sync(context, target, a.isManaged, revision, a.namespace, sync.WithPrune(true), sync.WithPruneLast(true),
-		sync.WithServerSideApply(true), sync.WithServerSideApplyManager("argocd-controller"), sync.WithHealthOverride(a.healthOverride),
-		sync.WithSkipDryRunOnMissingResource(true), sync.WithLogr(logr.Discard()))
-}
-
-// mustSync syncs, and fails if an object was not applied. Between waves the engine judges the objects as they were at its beginning. So it
-// begins anew after a while, as Argo CD's controller does after each change of an object.
-func (a *application) mustSync() {
-	a.t.Helper()
-	results, err := a.sync(attempt)
-	for end := time.Now().Add(patience); errors.Is(err, context.DeadlineExceeded) && time.Now().Before(end); {
-		results, err = a.sync(attempt)
-	}
-	if err != nil {
-		a.t.Fatalf("syncing %s: %v: %v", a.name, err, results)
-	}
-	for _, result := range results {
-		if result.Status != common.ResultCodeSynced && result.Status != common.ResultCodePruned {
-			a.t.Fatalf("syncing %s: %s is %s: %s", a.name, result.ResourceKey.String(), result.Status, result.Message)
-		}
-	}
-}
-
-// live reads an object of ours. nil: there is none.
-func (a *application) live(resource, namespace, name string) *unstructured.Unstructured {
-	a.t.Helper()
-	kind := schema.GroupVersionResource{Group: "spillway.dev", Version: "v1alpha1", Resource: resource}
-	found, err := a.client.Resource(kind).Namespace(namespace).Get(a.t.Context(), name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return found
-}
-
-// list reads all objects of ours in a namespace.
-func (a *application) list(resource, namespace string) []unstructured.Unstructured {
-	a.t.Helper()
-	kind := schema.GroupVersionResource{Group: "spillway.dev", Version: "v1alpha1", Resource: resource}
-	found, err := a.client.Resource(kind).Namespace(namespace).List(a.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return found.Items
-}
-
-// judged are the verdicts about each managed object: Argo CD's, and kstatus' own.
-func (a *application) judged() map[string]string {
-	a.t.Helper()
-	target, _ := a.target()
-	live, err := a.cache.GetManagedLiveObjs(target, a.isManaged)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	all := map[string]string{}
-	for key, object := range live {
-		argo, err := health.GetResourceHealth(object, a.healthOverride)
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		flux, err := status.Compute(object)
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		said := "no check"
-		if argo != nil {
-			said = string(argo.Status) + " (" + argo.Message + ")"
-		}
-		all[key.Kind+"/"+key.Name] = said + ", " + string(flux.Status)
-	}
-	return all
-}
-
-// untilVerdict waits until both tools judge an object so.
-func (a *application) untilVerdict(object, argo, flux string) {
-	a.t.Helper()
-	until(a.t, object+" is "+argo+" and "+flux, func() (bool, string) {
-		said := a.judged()[object]
-		return strings.HasPrefix(said, argo+" (") && strings.HasSuffix(said, ", "+flux), said
-	})
-}
-
-// outOfSync are the managed objects that differ from Git, by a three-way comparison.
-func (a *application) outOfSync() []string {
-	a.t.Helper()
-	target, _ := a.target()
-	managed, err := a.cache.GetManagedLiveObjs(target, a.isManaged)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	result := sync.Reconcile(target, managed, a.namespace, a.cache)
-	compared, err := diff.DiffArray(a.t.Context(), result.Target, result.Live, diff.WithLogr(logr.Discard()))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	var all []string
-	for index, one := range compared.Diffs {
-		if one.Modified && result.Target[index] != nil {
-			key := kube.GetResourceKey(result.Target[index])
-			all = append(all, key.String())
-		}
-	}
-	return all
-}
 
 // TestSync needs a cluster with the images of `make images`, whose kubeconfig is in GITOPS_KUBECONFIG: e2e/gitops.sh.
 func TestSync(t *testing.T) {
@@ -219,29 +29,29 @@ func TestSync(t *testing.T) {
 	}
 	config.QPS, config.Burst = 100, 200
 
-	// The operator and the team, each from its folder in Git. The operator's folder names the image of this checkout.
+	// The operator from its chart, with the image of this checkout, and a team from its folder.
 	repository := newRepository(t)
 	repository.copyFolder("config/gitops/team")
-	repository.copyFolder("config/default")
-	repository.copyFolder("crds")
-	overlay := filepath.Join(repository.checkout, "operator")
-	if err := os.MkdirAll(overlay, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(operatorOverlay), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	repository.copyFolder("charts/spillway")
 	repository.push("the operator and a team")
 
-	operator := newApplication(t, config, "spillway", "operator", "spillway-system", repository)
+	operator := newApplication(t, config, "operator.yaml", repository)
+	if err := operator.source.Helm.SetValuesString(`image: {repository: localhost/spillway/spillway, tag: dev}`); err != nil {
+		t.Fatal(err)
+	}
+	// CreateNamespace=true of the sample
+	kubectl(t, "create", "namespace", operator.namespace)
 	operator.mustSync()
 	until(t, "the operator is Healthy", func() (bool, string) {
 		said := operator.judged()["Deployment/spillway"]
 		return strings.HasPrefix(said, "Healthy (") && strings.HasSuffix(said, ", Current"), said
 	})
+	if differ := operator.outOfSync(); len(differ) > 0 {
+		t.Errorf("the operator is out of sync: %v", differ)
+	}
 
 	// A pool without work: Healthy at zero.
-	team := newApplication(t, config, "team-demo", "config/gitops/team", "demo", repository)
+	team := newApplication(t, config, "team.yaml", repository)
 	team.mustSync()
 	for _, object := range []string{"AgentPool/worker", "WorkQueue/bugs", "Budget/default", "Breaker/workers"} {
 		team.untilVerdict(object, "Healthy", "Current")
@@ -313,19 +123,23 @@ func TestSync(t *testing.T) {
 		agents := team.list("agents", "demo")
 		return team.live("agentpools", "demo", "worker") == nil && len(agents) == 0, fmt.Sprintf("%d agents", len(agents))
 	})
-}
 
-// operatorOverlay is the operator with the image that was loaded into the cluster.
-const operatorOverlay = `apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [../config/default]
-images: [{name: spillway/spillway, newName: localhost/spillway/spillway, newTag: dev}]
-replacements:
-  - source: {kind: Deployment, name: spillway, fieldPath: "spec.template.spec.containers.[name=controller].image"}
-    targets:
-      - select: {kind: Deployment, name: spillway}
-        fieldPaths: ["spec.template.spec.containers.[name=controller].env.[name=SPILLWAY_AGENT_IMAGE].value"]
-`
+	// The pool is back with agents, and the Application of the operator is deleted first, against the order of the page. The hook of the chart
+	// ends the agents before.
+	repository.change("config/gitops/team/kustomization.yaml", "resources:\n", "resources:\n  - agentpool.yaml\n")
+	repository.push("the pool again")
+	team.mustSync()
+	kubectl(t, "scale", "agentpool/worker", "--replicas=2", "--namespace=demo")
+	until(t, "the pool has agents again", func() (bool, string) {
+		agents := agentNames(team)
+		return len(agents) == 2, fmt.Sprint(agents)
+	})
+	operator.delete()
+	if agents := agentNames(team); len(agents) > 0 {
+		t.Errorf("agents are left without an operator: %v", agents)
+	}
+	kubectl(t, "delete", "namespace", "demo", operator.namespace, "--timeout=2m")
+}
 
 func agentNames(a *application) []string {
 	var all []string
@@ -337,7 +151,7 @@ func agentNames(a *application) []string {
 }
 
 func wavesOf(a *application) []int {
-	target, _ := a.target()
+	target, _, _ := a.target()
 	var all []int
 	for _, object := range target {
 		all = append(all, syncwaves.Wave(object))
