@@ -249,8 +249,9 @@ func (a *application) delete() {
 	a.t.Helper()
 	kubectl := &kube.KubectlCmd{Log: logr.Discard(), Tracer: tracing.NopTracer{}}
 	_, hooks, _ := a.target()
-	job := slices.IndexFunc(hooks, func(hook *unstructured.Unstructured) bool { return hook.GetKind() == "Job" })
-	hooks = append([]*unstructured.Unstructured{hooks[job]}, slices.Delete(hooks, job, job+1)...)
+	isJob := func(hook *unstructured.Unstructured) bool { return hook.GetKind() == "Job" }
+	job := hooks[slices.IndexFunc(hooks, isJob)]
+	hooks = append([]*unstructured.Unstructured{job}, slices.DeleteFunc(hooks, isJob)...)
 	for index, hook := range hooks {
 		if index == 2 {
 			// The Job and its account are there, and the Job runs without rights.

@@ -127,6 +127,8 @@ func TestSync(t *testing.T) {
 	// The pool is back with agents, and the Application of the operator is deleted first, against the order of the page. The hook of the chart
 	// ends the agents before.
 	repository.change("config/gitops/team/kustomization.yaml", "resources:\n", "resources:\n  - agentpool.yaml\n")
+	// Without waves: the Breaker of wave 0 would wait for its pool.
+	repository.change("config/gitops/team/agentpool.yaml", "{argocd.argoproj.io/sync-wave: \"1\"}", "{}")
 	repository.push("the pool again")
 	team.mustSync()
 	kubectl(t, "scale", "agentpool/worker", "--replicas=2", "--namespace=demo")
