@@ -21,7 +21,7 @@ export CHART_FROM FROM_IMAGE=localhost/spillway/spillway:earlier
 echo "building the operator of $CHART_FROM"
 rm -rf target/earlier
 mkdir -p target/earlier
-# Files of an earlier commit have the time of now, so that cargo builds them. It has built their dependencies already.
+# Files of an earlier commit have the time of now, so that cargo builds them. Dependencies of the same versions are not built again.
 git archive "$CHART_FROM" | tar -x --touch -C target/earlier
 CARGO_TARGET_DIR=$PWD/target make --no-print-directory -C target/earlier build PROFILE=quick
 built=target/$(rustc -vV | sed -n 's/^host: //p')/quick
