@@ -45,6 +45,7 @@ for name in "$shared" "$lonely"; do
     on "$name" "${cluster[@]}" down > /dev/null # remains of a failed run
     ETCD_FSYNC=off on "$name" "${cluster[@]}" up
     on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar target/images/git-agent.tar target/images/attack-agent.tar
+    on "$name" "${cluster[@]}" run e2e/crds.sh
 done
 
 step "the chart: lint, schema, rendering, accepted by the API server"
@@ -58,7 +59,6 @@ step "the whole system: operators as processes, each with a namespace of its own
 # In a run with the long tests the operators have the rights that the chart gives, and no others.
 rights=$PWD/target/e2e-rights
 for name in "$shared" "$lonely"; do
-    on "$name" "${cluster[@]}" run e2e/crds.sh
     [ "${E2E_LONG:-}" != 1 ] || on "$name" "${cluster[@]}" run e2e/rights.sh grant "$rights/$name"
 done
 # The operator's binary is the one in the image: an unoptimised one would take too much of the two cores.
