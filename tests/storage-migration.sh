@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 for tool in kubectl jq; do command -v "$tool" > /dev/null || { echo "storage-migration: $tool is not on PATH" >&2; exit 2; }; done
 group=migration.spillway.dev crd=agentpools.migration.spillway.dev namespace=spillway-migration-test
 work=$(mktemp -d)
+# What this API server serves for a minute must not be in the cache of other calls of kubectl.
+export KUBECACHEDIR=$work/cache
 finish() {
     kubectl delete namespace "$namespace" --ignore-not-found --timeout=1m
     kubectl delete crd "$crd" --ignore-not-found --timeout=1m
