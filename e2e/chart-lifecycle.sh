@@ -21,10 +21,10 @@ export CHART_FROM FROM_IMAGE=localhost/spillway/spillway:earlier
 echo "building the operator of $CHART_FROM"
 rm -rf target/earlier
 mkdir -p target/earlier
-# Files of an earlier commit have the time of now, so that cargo builds them. Dependencies of the same versions are not built again.
-git archive "$CHART_FROM" | tar -x --touch -C target/earlier
-CARGO_TARGET_DIR=$PWD/target make --no-print-directory -C target/earlier build PROFILE=quick
-built=target/$(rustc -vV | sed -n 's/^host: //p')/quick
+# In a target folder of its own, so that no program of the earlier commit stands where this checkout's programs are expected.
+git archive "$CHART_FROM" | tar -x -C target/earlier
+make --no-print-directory -C target/earlier build PROFILE=quick
+built=target/earlier/target/$(rustc -vV | sed -n 's/^host: //p')/quick
 e2e/images/build.sh --out target/images/earlier --tag earlier --binary "$built/spillway" spillway
 rm -rf target/earlier
 

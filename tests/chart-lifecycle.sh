@@ -295,6 +295,23 @@ by_the_page() {
     check "no object that the controller made is left" nothing_made
     for namespace in "$team" "$system"; do check "namespace $namespace can be deleted" kubectl delete namespace "$namespace" --timeout=1m; done
 }
+# The base without Helm, with the image of a kustomization as on the page
+by_kustomize() {
+    echo "== by kustomize"
+    local mine=$work/config/mine
+    cp -r config crds "$work/"
+    mkdir "$mine"
+    sed -n '/^apiVersion: kustomize.config.k8s.io/,/^```/p' docs/how-to/install.md |
+        sed "/^\`\`\`/d; s|\.\./\.\./config/default|../default|; s|REGISTRY/spillway|${image%:*}|; s|\"0.1.0\"|${image##*:}|" > "$mine/kustomization.yaml"
+    check "kustomize installs" page kustomize "--chdir=$mine"
+    check "pools, a queue and items are taken" within 30 pools "$team"
+    items > /dev/null
+    check "agents are at work" within 120 at_work
+    check "the page removes everything" page "Remove what kustomize installed" "--chdir=$mine"
+    check "no object of the base is left" within 60 none_left
+    check "no kind of Spillway is left" none_of_ours
+    check "the namespace of the team can be deleted" kubectl delete namespace "$team" --timeout=1m
+}
 none_of_ours() { local left; left=$(kubectl get crd -o name | grep '\.spillway\.dev$'); [ -z "$left" ] || { echo "left: $left"; return 1; }; }
 # Helm's own records and what Kubernetes makes in each namespace
 nothing_made() {
@@ -304,6 +321,7 @@ nothing_made() {
 }
 
 by_the_page "$1"
+by_kustomize
 for helm; do life "$helm"; done
 two "${!#}"
 [ $# -lt 2 ] || across "$1" "$2"

@@ -248,7 +248,7 @@ func (a *application) outOfSync() []string {
 func (a *application) delete() {
 	a.t.Helper()
 	kubectl := &kube.KubectlCmd{Log: logr.Discard(), Tracer: tracing.NopTracer{}}
-	_, hooks, _ := a.target()
+	objects, hooks, _ := a.target()
 	isJob := func(hook *unstructured.Unstructured) bool { return hook.GetKind() == "Job" }
 	job := hooks[slices.IndexFunc(hooks, isJob)]
 	hooks = append([]*unstructured.Unstructured{job}, slices.DeleteFunc(hooks, isJob)...)
@@ -273,7 +273,6 @@ func (a *application) delete() {
 		}
 		return true, ""
 	})
-	objects, _, _ := a.target()
 	live, err := a.cache.GetManagedLiveObjs(objects, a.isManaged)
 	if err != nil {
 		a.t.Fatal(err)

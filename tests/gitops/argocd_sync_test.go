@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -42,10 +41,7 @@ func TestSync(t *testing.T) {
 	// CreateNamespace=true of the sample
 	kubectl(t, "create", "namespace", operator.namespace)
 	operator.mustSync()
-	until(t, "the operator is Healthy", func() (bool, string) {
-		said := operator.judged()["Deployment/spillway"]
-		return strings.HasPrefix(said, "Healthy (") && strings.HasSuffix(said, ", Current"), said
-	})
+	operator.untilVerdict("Deployment/spillway", "Healthy", "Current")
 	if differ := operator.outOfSync(); len(differ) > 0 {
 		t.Errorf("the operator is out of sync: %v", differ)
 	}
