@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The life of a release on a real cluster, with agents at work: install from an earlier chart, upgrade to this one, roll back, upgrade
-# again, `helm test`, uninstall, install again over the objects that were kept, and two releases for two namespaces. Commands of
-# docs/how-to/install.md are run as they stand there. `make chart-lifecycle` makes a cluster and runs it there with Helm 3 and Helm 4.
+# again, `helm test`, uninstall, install again over the objects that were kept, and two releases for two namespaces. And the kustomize base.
+# Commands of docs/how-to/install.md are run as they stand there. `make chart-lifecycle` makes a cluster and runs it there with Helm 3 and Helm 4.
 #
 #   tests/chart-lifecycle.sh [HELM...]     programs on PATH (default: helm, and helm4 if it is there)
 #   tests/chart-lifecycle.sh --from        prints the commit with the earlier chart
